@@ -3,8 +3,8 @@
 
     benches/web.py --bin target/dist/meshd [--nodes 200] [--viewers 20] [--seconds 60] [--most CPU% MIB]
 
-A viewer does what the page does while it shows the mesh: it follows the events, and reads nodes and links when it comes and
-every 30 s. Processor time is the watched daemon's own, memory what it has more after the watch than before. With --most it
+A viewer does what the page does while it shows the mesh: it follows the events, and reads what is wrong, nodes and links
+when it comes and every 30 s. Processor time is the watched daemon's own, memory what it has more after the watch than before. With --most it
 fails beyond these. All nodes are processes on 127.0.0.1.
 """
 import argparse, contextlib, hashlib, http.client, os, sys, threading, time
@@ -41,7 +41,7 @@ class Viewer(threading.Thread):
             events = self.get("events")
             threading.Thread(target=self.follow, args=(events,), daemon=True).start()
             while (left := self.until - time.monotonic()) > 0:
-                for path in ("nodes", "links"):
+                for path in ("overview", "outages", "nodes", "links"):
                     self.get(path).read()
                 self.reads += 1
                 time.sleep(min(EVERY, left))

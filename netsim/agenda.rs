@@ -1,15 +1,15 @@
-//! What will happen, in order of time and, at one moment, in the order in which it was asked for. Millions of
-//! messages are on their way at once while a large mesh starts: only those of the present slice of time are kept
-//! in order. Owns the order alone; what happens is the world's business.
+//! The order of future events: by time and, at one moment, in the order in which they were added. Only the events of
+//! the present slice of time are sorted, because millions of messages are on their way while a large mesh starts. What
+//! an event does is the world's business.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-/// Long enough that a slice is worth sorting, short enough that it is sorted in the processor's cache.
+/// Long enough that sorting a slice pays, and short enough that the processor's cache holds it.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// The happenings to come.
+/// The events to come.
 pub(crate) struct Agenda<T> {
     asked: u64,
     /// Everything up to the end of the present slice.
@@ -39,7 +39,7 @@ impl<T> Agenda<T> {
         }
     }
 
-    /// The next happening, if it is due by then.
+    /// The next event, if it is due by this time.
     pub(crate) fn next(&mut self, by: Duration) -> Option<(Duration, T)> {
         if self.near.is_empty()
             && let Some((slice, entries)) = self.later.pop_first()
@@ -87,7 +87,7 @@ fn it_goes_by_time_and_then_by_the_order_of_asking() {
     assert_eq!(next(&[(9_000, 'g')], 9_000), Some((5_100, 'b')));
     let rest: Vec<char> = std::iter::from_fn(|| next(&[], 20_000)).map(|(_, what)| what).collect();
     assert_eq!(rest, ['c', 'e', 'd', 'g', 'h']);
-    // In a slice that was begun already, and before whatever is left of it.
+    // In the present slice, and before the rest of that slice.
     assert_eq!(next(&[(30_500, 'j')], 30_000), None);
     assert_eq!(next(&[(30_100, 'i')], 31_000), Some((30_100, 'i')));
 }

@@ -1,7 +1,6 @@
 //! A mesh of thousands of nodes in the shape that users give it: it grows in stages, then a link breaks, a node
-//! restarts, a region is cut off and comes back, and nothing happens for a while. Owns that story, the bounds of
-//! what each part of it may cost, and the account of the run's own time and memory; what is true is the oracle's
-//! business, of a sample of the nodes.
+//! restarts, a region is cut off and comes back, and nothing happens for a while. Owns this story, the bounds of
+//! what each part may cost, and the account of the run's own time and memory. The oracle checks a sample of the nodes.
 
 use std::time::{Duration, Instant};
 
@@ -16,20 +15,20 @@ use crate::oracle::Truth;
 use crate::topology::{self, Tiers};
 use crate::world::{Counts, World, service};
 
-/// In how many stages the execution nodes join, and how long one of them takes.
+/// The number of stages in which the execution nodes join, and the time of one stage.
 const STAGES: usize = 20;
 const STAGE: Duration = Duration::from_secs(2);
 
 /// What one part of the story cost.
 pub(crate) struct Part {
     name: &'static str,
-    /// Until no forwarding table changed any more.
+    /// Virtual time until the last change of a forwarding table.
     time: Duration,
     /// Floods through the whole mesh, advertisements aside.
     floods: f64,
     /// Routing updates for each node.
     updates_per_node: f64,
-    /// Its own time.
+    /// Real time of this part.
     real: Duration,
 }
 
@@ -45,7 +44,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// A mesh of `nodes` nodes of which none lives yet.
+    /// A mesh of `nodes` nodes, none of which is started.
     pub(crate) fn new(nodes: usize) -> Self {
         let memory_before = resident();
         let mut rng = SmallRng::seed_from_u64(nodes as u64);
@@ -79,7 +78,7 @@ impl Growth {
         });
         let hop = self.tiers.core - 1;
         let links = self.world.links.iter().filter(|link| link.nodes.contains(&hop)).count() as f64;
-        // Each end announces that it is gone, that it is back, and, the other ones being faster, once more.
+        // Each end announces the loss, the return, and then once more, because other ends are faster.
         self.part("a hop node restarts", 3.0 * (2.0 * links + 2.0), |growth| {
             growth.world.kill(hop, false);
             growth.run(2)?;
@@ -92,7 +91,7 @@ impl Growth {
             region.iter().for_each(|&link| growth.world.set_link(link, State::Down));
             growth.run(10)
         });
-        // Each of its links also carries what has changed meanwhile on the other side.
+        // Each uplink also carries what has changed meanwhile on the other side.
         self.part("... and comes back", 4.0 * ends + 30.0, |growth| {
             region.iter().for_each(|&link| growth.world.set_link(link, State::Up));
             growth.settle(30)
@@ -103,7 +102,7 @@ impl Growth {
         if self.complaints.is_empty() { Ok(()) } else { Err(self.complaints.join("\n")) }
     }
 
-    /// Plays a part that may cost `most` floods beyond those of rest, and asks the oracle afterwards.
+    /// Plays a part that may cost `most` floods more than a mesh at rest, and then asks the oracle.
     fn part(&mut self, name: &'static str, most: f64, play: impl FnOnce(&mut Self) -> Result<(), String>) {
         let (start, before, began) = (self.world.now, self.world.counts, Instant::now());
         let played = play(self);
@@ -130,7 +129,7 @@ impl Growth {
         truth.memory_is_bounded()
     }
 
-    /// Control and hop nodes first, then the others in stages, evenly over the first half of each.
+    /// Starts control and hop nodes first, then the others in stages, evenly over the first half of each stage.
     fn grow(&mut self) -> Result<(), String> {
         let mut next = 0;
         for stage in 0..=STAGES {
@@ -165,7 +164,8 @@ impl Growth {
         Ok(())
     }
 
-    /// Each node answers newcomers by announcing its links once more; those of a large mesh take their time.
+    /// Waits until each node has answered newcomers by announcing its links once more; nodes of a large mesh delay
+    /// this.
     fn await_answers(&mut self) -> Result<(), String> {
         let options = Options::default();
         let until = self.world.now + options.answer_hold + options.answer_per_node * self.nodes as u32;
@@ -196,7 +196,7 @@ impl Growth {
         (options.relaxed_interval + options.relaxed_per_node * self.nodes as u32).as_secs_f64() * 0.9
     }
 
-    /// Messages by which all nodes hear of one thing: over each link in either direction, but not back.
+    /// Messages of one flood: one over each link in either direction, but none back to the node that it came from.
     fn messages_per_flood(&self) -> f64 {
         (2 * self.world.links.len() - self.nodes + 1) as f64
     }
@@ -231,7 +231,7 @@ fn updates(counts: Counts) -> u64 {
     counts.control - counts.adverts
 }
 
-/// Bytes of memory that this process has, as far as the system says it.
+/// Bytes of memory of this process; 0 if the system does not say.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,27 +1,27 @@
-//! The books on datagrams: each one that is sent has a number, every copy's end is written down, and what
-//! has no end at all was lost silently, which is never right.
+//! A record of all datagrams: each has a number, and the end of every copy is noted. A datagram without any end was
+//! lost silently, which is never right.
 
 use std::collections::BTreeMap;
 
 use meshd_core::wire::{DATA_HEADER_LEN, DataHeader, MessageType, Problem, ServiceName, Unreachable};
 
-/// What became of a datagram; of several copies, of one of them.
+/// The end of one copy of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
-    /// It came where it should.
+    /// It reached its receiver.
     Delivered,
-    /// Its sender got a notice why it did not.
+    /// Its sender got a notice with the reason for the failure.
     Unreachable(Problem),
-    /// A node counted it as undeliverable and said nothing, as the protocol has it.
+    /// A node counted it as undeliverable and sent no notice, which the protocol allows.
     Counted,
-    /// The simulator lost it, or the notice about it.
+    /// A link lost it, or the notice about it.
     DroppedByLink,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     fates: Vec<Fate>,
-    /// At which node with how many hops left it was seen.
+    /// The hops that it had left when each node first saw it.
     trail: BTreeMap<usize, u8>,
     circled: bool,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the books on one more datagram; its number is the service that it comes from.
+    /// Records a new datagram. Returns its number, and the sending service that is named by the number.
     pub(crate) fn open(&mut self) -> (usize, ServiceName) {
         self.entries.push(Entry::default());
         let id = self.entries.len() - 1;
@@ -64,7 +64,7 @@ impl Ledger {
             return;
         }
         let entry = &mut self.entries[id];
-        // A duplicate has the same hops left; one that comes round again has fewer.
+        // A duplicate has the same hops left; a datagram that circled has fewer.
         let before = *entry.trail.entry(node).or_insert(header.hops);
         entry.circled |= before != header.hops;
     }
@@ -73,7 +73,7 @@ impl Ledger {
         self.entries[id].fates.push(fate);
     }
 
-    /// What became of a datagram; nothing yet if empty.
+    /// All ends of a datagram's copies so far.
     pub(crate) fn fates(&self, id: usize) -> &[Fate] {
         &self.entries[id].fates
     }
@@ -82,7 +82,7 @@ impl Ledger {
         self.entries[id].circled
     }
 
-    /// Those without any end.
+    /// The datagrams without any end.
     pub(crate) fn silently_lost(&self) -> Vec<usize> {
         (0..self.entries.len()).filter(|&id| self.entries[id].fates.is_empty()).collect()
     }

@@ -1,6 +1,6 @@
-//! A node that lies: beside what its core says, it writes updates and advertisements in others' names, and claims links
-//! that it has not. It hears what each node says, so that its lies are the newest word about them. Owns what is a lie;
-//! when it is told is the scenario's business.
+//! A node that lies: besides what its core sends, it writes updates and advertisements in other nodes' names, and
+//! claims links that it does not have. It reads every node's updates, so that its lies look newer. Owns the content of
+//! the lies. The scenario decides when the node tells them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub(crate) struct Liar {
     /// Its index.
     pub node: usize,
     id: NodeId,
-    /// What each node has said last, itself included.
+    /// The newest update of each node, including the liar.
     heard: BTreeMap<NodeId, RoutingUpdate>,
     told: u64,
-    /// The ID of its last lie, which the next one may use again.
+    /// The ID of its last lie, which the next lie may use again.
     last_id: String,
 }
 
@@ -31,7 +31,7 @@ impl Liar {
         Self { node, id, heard: BTreeMap::new(), told: 0, last_id: String::new() }
     }
 
-    /// It sends or gets that message.
+    /// Notes a message that the liar sends or gets.
     pub(crate) fn hear(&mut self, message: &[u8]) {
         if MessageType::of(message).ok() == Some(MessageType::RoutingUpdate)
             && let Ok(update) = RoutingUpdate::parse(message)
@@ -66,13 +66,13 @@ impl Liar {
             4 => (epoch, u64::MAX - more, 0),
             5 => (epoch.saturating_add(more), more, 0),
             6 => (u64::MAX - more, more, 0),
-            // What the node itself may be about to say, and what it has said, altered.
+            // An update that the node may be about to send itself, or its newest update, altered.
             8 => (epoch, sequence.saturating_add(rng.random_range(1..=3)), 0),
             9 => (epoch, sequence, 0),
             10 => (epoch, sequence.saturating_add(more), 0),
             _ => ([1, epoch - 1, epoch, epoch.saturating_add(more)][rng.random_range(0..4)], more, epoch),
         };
-        // No links, or one with the liar alone, or the true ones.
+        // No links, only a link with the liar, or the true links.
         let connections = match rng.random_range(0..3) {
             0 => Arc::default(),
             1 => Arc::new([(self.id.clone(), cheap())].into()),
@@ -101,7 +101,7 @@ impl Liar {
         .ok()
     }
 
-    /// Cheap links with all of them, beside its own ones.
+    /// The liar's own links, and cheap links with some of these nodes.
     fn claim(&mut self, about: &[NodeId], rng: &mut SmallRng) -> Option<Bytes> {
         let own = self.heard.get_mut(&self.id)?;
         own.sequence += 1;

@@ -1,5 +1,5 @@
-//! A link between two nodes and how it treats what it carries. Which session runs over it, and which end notices
-//! when it breaks, is the world's business.
+//! A link between two nodes, and how it treats messages. The world knows which session runs over it, and which end
+//! notices when it breaks.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use rand::rngs::SmallRng;
 /// What a link promises.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
-    /// In order and without loss, as TCP: a break ends the session.
+    /// Order and no loss, like TCP: a break ends the session.
     Stream,
-    /// Nothing, as UDP: chances of loss in each direction and of duplication, and up to so much more delay for
-    /// each message.
+    /// Nothing, like UDP: chances of loss in each direction and of duplication, and the most additional delay of a
+    /// message.
     Datagram { loss: [f64; 2], duplication: f64, jitter: Duration },
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Up,
-    /// Whatever is sent vanishes, and nobody notices.
+    /// Every message vanishes, and neither end notices.
     Silent,
     /// Streams over it are reset at both ends, and dialling fails.
     Down,
@@ -35,12 +35,12 @@ pub(crate) struct Link {
     pub delay: Duration,
     pub kind: Kind,
     pub state: State,
-    /// Which of the two nodes dial the other.
+    /// Whether each of the two nodes dials the other.
     pub dials: [bool; 2],
 }
 
 impl Link {
-    /// After which times the copies of a message from one of its nodes arrive: none if it is lost.
+    /// The delay of each copy of a message from this node; none if the message is lost.
     pub(crate) fn copies(&self, from: usize, rng: &mut SmallRng) -> Vec<Duration> {
         match self.kind {
             Kind::Stream => vec![self.delay],

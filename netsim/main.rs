@@ -1,10 +1,11 @@
-//! Meshes of the real protocol core in virtual time, over links that delay, lose, repeat, reorder and
-//! break. Every choice comes from a seed, so every failure can be run again.
+//! Meshes of the real protocol core in virtual time, over links that delay, lose, repeat, reorder and break. Every
+//! choice comes from a seed, so every failure can be run again.
 //!
-//! - `topology`, `link`: what the mesh looks like; `world`: what happens to it; `peer`: its nodes; `agenda`: and when; `wires`: its connections; `ledger`: what became of
-//!   each datagram; `liar`: a node that lies; `oracle`: what must be true; `scenario`: the stories; `replay`: which runs there are;
-//!   `scaling`: what a mesh costs as it grows; `growth`: one of thousands of nodes; `newcomers`: who joins behind a
-//!   receptor node.
+//! - `topology`, `link`: the shape of the mesh; `peer`: its nodes; `wires`: its connections.
+//! - `world`: what happens; `agenda`: in which order; `liar`: a node that lies; `scenario`: the stories.
+//! - `ledger`: the end of each datagram; `oracle`: what must be true; `replay`: which runs there are.
+//! - `scaling`: what a mesh costs as it grows; `growth`: a mesh of thousands of nodes; `newcomers`: nodes that join
+//!   through a receptor node; `outages`: what nodes say of those that they have lost.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
@@ -15,6 +16,7 @@ mod liar;
 mod link;
 mod newcomers;
 mod oracle;
+mod outages;
 mod peer;
 mod replay;
 mod scaling;
@@ -50,7 +52,7 @@ fn every_scenario_comes_to_rest() {
     assert!(reports.len() >= replay::scenario().map_or(Scenario::ALL.len(), |_| 1));
 }
 
-/// Up to `NETSIM_NODES` nodes, or 300: memory and time grow with the square.
+/// Up to `NETSIM_NODES` nodes, or 300, because memory and time grow with the square.
 #[test]
 fn a_growing_mesh_stays_cheap() {
     let largest = replay::nodes().unwrap_or(300);
@@ -89,11 +91,11 @@ fn grow(nodes: usize) {
     let memory = growth.memory_per_pair();
     println!("{nodes} nodes, {memory:.0} bytes of memory for each pair of them\n{}", growth.table());
     played.unwrap_or_else(|error| panic!("{nodes} nodes:\n{error}"));
-    // 3,000 nodes fit into 12 GB. What a process takes anyway counts much in a small one.
+    // 3,000 nodes fit into 12 GB. Small meshes are not checked, because the process's own memory is much of theirs.
     assert!(nodes < 1_000 || memory < 1_330.0, "{memory:.0} bytes for each pair of nodes");
 }
 
-/// The story of the next one with few nodes.
+/// The story of the next test, with few nodes.
 #[test]
 fn a_mesh_grows_in_stages() {
     grow(300);
@@ -119,8 +121,8 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// What was ever sent is the same as when these numbers were written down: a change of the code that is not meant to
-/// change the protocol leaves them alone.
+/// Checks that the recorded runs still send exactly the same messages. A change that is not meant to change the
+/// protocol leaves these numbers alone.
 #[test]
 fn runs_are_the_recorded_ones() {
     let play = |(case, trace): (Case, u64)| {
@@ -131,7 +133,7 @@ fn runs_are_the_recorded_ones() {
     assert!(others.is_empty(), "{}", others.join("\n"));
 }
 
-/// Runs the one case that the environment names; without one there is nothing to do.
+/// Runs the case that the environment names, if it names one.
 #[test]
 fn replay() {
     let Some(case) = replay::asked_for() else { return };

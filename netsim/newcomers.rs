@@ -1,4 +1,4 @@
-//! Nodes that join behind a receptor-like hop: how soon they know of services, and what it costs when a thousand come.
+//! Nodes that join through a receptor-like hop: how soon they know of services, and what a thousand newcomers cost.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::world::World;
 
 const OURS: usize = 6;
 
-/// Nodes of ours in a row, a receptor-like hop at its end, and one more of ours behind that, which does not live yet:
-/// the world, and the index of the newcomer.
+/// Makes a row of our nodes, a receptor-like hop at its end, and after that a newcomer of ours that is not started.
+/// Returns the world and the index of the newcomer.
 fn world() -> (World, usize) {
     let mut world = World::new(7);
     for name in ["a", "b", "c", "d", "e", "f"] {
@@ -43,7 +43,7 @@ fn who_joins_behind_a_receptor_node_knows_of_services_at_once() {
     world.start(newcomer, 0);
     world.run(Duration::from_secs(2));
     assert_eq!(known(&world, newcomer), OURS);
-    // It restarts, and is told again: five seconds have to pass.
+    // The newcomer is told again after a restart, but not within five seconds of the last time.
     world.kill(newcomer, false);
     world.run(Duration::from_secs(1));
     world.start(newcomer, 0);
@@ -63,7 +63,7 @@ fn a_thousand_restarts_cost_an_announcement_every_five_seconds() {
         world.kill(newcomer, false);
     }
     let rounds = (life * RESTARTS).as_secs() / 5 + 1;
-    // Each announcement crosses each of the links once; the hop's own rounds are few.
+    // Each announcement crosses each link once; the hop's own rounds are few.
     let most = rounds * (OURS as u64 + 1) * world.links.len() as u64;
     let cost = world.counts.adverts - before;
     println!("{cost} advertisements for {RESTARTS} restarts, at most {most}");

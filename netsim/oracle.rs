@@ -1,5 +1,5 @@
 //! What must be true once a mesh has come to rest, computed from the true graph and never from what the
-//! nodes say about it. Of very large meshes a sample of the nodes is asked.
+//! nodes say about it. In very large meshes only a sample of the nodes is checked.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,21 +11,21 @@ use meshd_core::wire::{Cost, NodeId};
 use crate::link::{Link, State};
 use crate::world::{World, service};
 
-/// Beyond this many nodes, a sample of them is asked.
+/// In larger meshes only a sample of the nodes is checked.
 const ALL: usize = 2_000;
 const SAMPLE: usize = 100;
-/// The sample where it counts what asking itself costs.
+/// The sample of runs that measure memory, because each checked node remembers its answers.
 const FEW: usize = 30;
 
 /// The true mesh: living nodes by index.
 pub(crate) struct Truth<'a> {
     world: &'a World,
-    /// How many nodes are asked, at most twice that.
+    /// The wanted number of checked nodes; up to twice as many are checked.
     sample: usize,
     adjacent: BTreeMap<usize, BTreeMap<usize, Cost>>,
-    /// Which nodes are connected: those with the same number.
+    /// A number for each node, the same for connected nodes.
     island: Vec<usize>,
-    /// Shortest distances from a node, once somebody has asked for them.
+    /// Shortest distances from a node, computed when first needed.
     distance: RefCell<BTreeMap<usize, Rc<Vec<f64>>>>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Truth<'a> {
         Self { world, sample, adjacent, island, distance: RefCell::default() }
     }
 
-    /// The same, but few nodes are asked: each of them remembers its answers.
+    /// As [`Self::of`], but checks few nodes, because each checked node remembers its answers.
     pub(crate) fn of_few(world: &'a World) -> Self {
         Self { sample: FEW, ..Self::of(world) }
     }
@@ -55,7 +55,7 @@ impl<'a> Truth<'a> {
         [from, to].iter().all(|node| self.adjacent.contains_key(node)) && self.island[from] == self.island[to]
     }
 
-    /// True if others reach each other through that node alone.
+    /// Whether some other nodes reach each other only through this node.
     pub(crate) fn is_only_way(&self, node: usize) -> bool {
         let mut others = self.adjacent.clone();
         others.remove(&node);
@@ -66,7 +66,7 @@ impl<'a> Truth<'a> {
         others.keys().map(|other| island[*other]).collect::<BTreeSet<_>>().len() > 1
     }
 
-    /// Links on the way that the nodes' tables lead.
+    /// The number of links on the way that the nodes' tables give.
     pub(crate) fn hops(&self, from: usize, to: usize) -> Result<usize, String> {
         let (mut at, mut hops) = (from, 0);
         while at != to {
@@ -87,7 +87,7 @@ impl<'a> Truth<'a> {
         self.world.nodes[node].mesh.as_ref().expect("alive")
     }
 
-    /// The nodes that are asked.
+    /// The nodes that are checked.
     fn asked(&self) -> impl Iterator<Item = usize> + '_ {
         let step = (self.adjacent.len() / self.sample).max(1);
         self.adjacent.keys().copied().step_by(step)
@@ -98,8 +98,8 @@ impl<'a> Truth<'a> {
         known.entry(from).or_insert_with(|| Rc::new(self.bellman_ford(from))).clone()
     }
 
-    /// What the shortest paths from a node cost, by Bellman and Ford: each node whose cost has fallen lowers those of its
-    /// neighbours, until none falls any more. The product has another algorithm.
+    /// The costs of the shortest paths from a node, by Bellman and Ford: each node whose cost has fallen lowers the
+    /// costs of its neighbours, until no cost falls any more. The product uses another algorithm.
     fn bellman_ford(&self, from: usize) -> Vec<f64> {
         let mut best = vec![f64::INFINITY; self.world.nodes.len()];
         best[from] = 0.0;
@@ -116,7 +116,7 @@ impl<'a> Truth<'a> {
         best
     }
 
-    /// Where a node's table leads, and what the link there costs.
+    /// The next node by a node's table, and the cost of the link to it.
     fn next(&self, at: usize, to: usize) -> Result<(usize, f64), String> {
         let stuck = || format!("{} has no route to {}", self.name(at), self.name(to));
         let via = self.mesh(at).routing_table().get(self.name(to)).ok_or_else(stuck)?;
@@ -125,8 +125,8 @@ impl<'a> Truth<'a> {
         Ok((*next, cost.get()))
     }
 
-    /// Every node's routes are shortest paths, to exactly those that can be reached: each leads to a neighbour
-    /// that is nearer by as much as the link there costs, and so never in a circle.
+    /// Every node has routes to exactly the nodes that it can reach, and these are shortest paths: each leads to a
+    /// neighbour that is nearer by the cost of the link to it, so no route is a circle.
     pub(crate) fn routes_are_shortest(&self) -> Result<(), String> {
         for from in self.asked() {
             let reachable = self.adjacent.keys().filter(|&&to| to != from && self.reaches(from, to)).count();
@@ -154,8 +154,7 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// What each node knows of the links between nodes that it can reach is the truth, and so neighbours
-    /// agree.
+    /// Each node knows the true links of all nodes that it can reach.
     pub(crate) fn tables_are_true(&self) -> Result<(), String> {
         let named = |links: &BTreeMap<usize, Cost>| -> BTreeMap<NodeId, Cost> {
             links.iter().map(|(&to, &cost)| (self.name(to).clone(), cost)).collect()
@@ -196,7 +195,7 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// No node remembers more than there ever was: each name, each service and, for an hour, each update once.
+    /// No node remembers more than ever existed: each name and each service once, and a bounded number of updates.
     pub(crate) fn memory_is_bounded(&self) -> Result<(), String> {
         let nodes = self.world.nodes.len() as u64;
         for node in self.adjacent.keys() {
@@ -213,14 +212,14 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// Routing and advertisement messages that floods need at most in `seconds` at rest, if each node announces
-    /// its links once in `round` seconds.
+    /// The most routing and advertisement messages that floods need in `seconds` at rest, if each node announces its
+    /// links once in `round` seconds.
     pub(crate) fn most_messages_at_rest(&self, seconds: u64, round: u64) -> u64 {
         let nodes = self.adjacent.len() as u64;
         let ends: u64 = self.adjacent.values().map(|links| links.len() as u64).sum();
         let updates = nodes * (seconds / round + 1);
         let ads = nodes * (seconds / 54 + 1);
-        // Over datagrams a dialer cannot tell that nobody is there, and goes on greeting.
+        // Over datagrams a dialer cannot notice that nobody is there, and keeps greeting.
         let alive = |node: &usize| self.adjacent.contains_key(node);
         let vain = |link: &&Link| link.state != State::Up || !link.nodes.iter().all(alive);
         let in_vain = self.world.links.iter().filter(vain).count() as u64;
@@ -228,7 +227,7 @@ impl<'a> Truth<'a> {
     }
 }
 
-/// A number for each node, the same for those that are connected.
+/// A number for each node, the same for connected nodes.
 fn islands(nodes: usize, adjacent: &BTreeMap<usize, BTreeMap<usize, Cost>>) -> Vec<usize> {
     let mut island = vec![usize::MAX; nodes];
     for &start in adjacent.keys() {

@@ -1,9 +1,9 @@
-//! A node as the simulator runs it: the product's core as it is, or a peer that does what receptor nodes do and no more.
+//! A simulated node: the product's core unchanged, or a peer that does what receptor nodes do and no more.
 //!
-//! Such a peer is the same core without what our nodes add: at its edge its own probes are dropped and those of others
-//! refused; a new neighbour is sent nothing but what is flooded, and rounds have receptor's length. What others say in its
-//! name ends it or is ignored, what comes in a neighbour's name is passed on whoever brings it, and an UpdateID counts
-//! once.
+//! Such a peer is the same core without what our nodes add. Its own probes are dropped, and it refuses those of others.
+//! A new neighbour gets only what is flooded, and rounds have receptor's length. An update by others in its own name
+//! ends it or is ignored. It passes on updates in a neighbour's name, whichever node sends them, and takes each
+//! UpdateID once.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use meshd_core::mesh::{Class, Event, Mesh, Now, Options, SessionId, Transmit};
+use meshd_core::mesh::{Event, Mesh, Now, Options, QueueClass, SessionId, Transmit};
 use meshd_core::wire::advertisement::AdvertisementMessage;
 use meshd_core::wire::{
     DataHeader, MAX_HOPS, MessageType, NodeId, Problem, RoutingUpdate, ServiceName, Unreachable,
@@ -26,15 +26,15 @@ pub(crate) struct Peer {
     mesh: Mesh,
     receptor_like: bool,
     epoch: u64,
-    /// What it sends beside what its core sends.
+    /// Messages that it sends besides those of its core.
     aside: VecDeque<Transmit>,
-    /// Epoch and sequence of what it has heard of each node, as a receptor node would have it.
+    /// Epoch and sequence of the newest update of each node, by a receptor node's rules.
     heard: BTreeMap<NodeId, (u64, u64)>,
-    /// The dates of what it has heard of each node's service.
+    /// The date of the newest advertisement of each node's service.
     dates: BTreeMap<NodeId, Timestamp>,
-    /// The IDs of updates that it was told.
+    /// The IDs of updates that it has taken.
     seen: HashSet<String>,
-    /// Updates that it has sent beside its core, and where.
+    /// Updates that it has sent besides its core, with the session that carried them.
     passed_on: HashSet<(SessionId, String)>,
     stops: bool,
 }
@@ -45,7 +45,7 @@ impl Peer {
         if receptor_like {
             (options.relaxed_interval, options.relaxed_per_node) = (options.update_interval, Duration::ZERO);
             (options.answer_hold, options.answer_per_node) = (Duration::ZERO, Duration::ZERO);
-            // It announces its services in its rounds alone, and tells nothing twice.
+            // It announces its services only in its rounds, and repeats nothing.
             options.newcomer_hold = Duration::from_secs(1 << 30);
             options.reminder_hold = Duration::from_secs(1 << 30);
         }
@@ -65,7 +65,7 @@ impl Peer {
         }
     }
 
-    /// It was told that it is a duplicate, and ends as a receptor node does.
+    /// Whether it was told that it is a duplicate, so that it ends as a receptor node does.
     pub(crate) fn stops(&self) -> bool {
         self.stops
     }
@@ -78,7 +78,7 @@ impl Peer {
         {
             self.mesh.handle_activity(session, now.tick);
             let message = refusal(&header, &neighbour, self.mesh.id());
-            self.aside.push_back(Transmit { session, message, class: Class::Control });
+            self.aside.push_back(Transmit { session, message, class: QueueClass::Control });
             return;
         }
         if self.receptor_like && MessageType::of(&message).ok() == Some(MessageType::Advertisement) {
@@ -103,7 +103,7 @@ impl Peer {
         self.pass_on(session, update, self.mesh.counters().floods > floods);
     }
 
-    /// True unless the update introduces a neighbour, or its core waits for what the neighbour says itself.
+    /// True unless the update introduces a neighbour, or its core waits for the neighbour's own update.
     fn takes(&self, session: SessionId, update: &RoutingUpdate) -> bool {
         let neighbours = self.mesh.neighbours();
         let its_own = update.node_id.as_ref().and_then(|node| neighbours.get(node));
@@ -112,11 +112,11 @@ impl Peer {
             && its_own.is_none_or(|its_own| its_own.session == session && lists_us)
     }
 
-    /// Passes on what its core keeps from others, as it came in a neighbour's name by another way.
+    /// Passes on an update that its core does not, because it came in a neighbour's name over another session.
     fn pass_on(&mut self, session: SessionId, update: RoutingUpdate, core_does: bool) {
         let Some(node) = update.node_id.clone() else { return };
         let version = (update.epoch, update.sequence);
-        // Corrections are known by their IDs.
+        // Corrections are recognised by their IDs instead.
         if update.suspected_duplicate == 0 {
             if self.heard.get(&node).is_some_and(|known| version <= *known) {
                 return;
@@ -131,14 +131,14 @@ impl Peer {
         let forwarded = RoutingUpdate { forwarding_node: self.mesh.id().clone(), ..update };
         let Ok(message) = forwarded.message() else { return };
         for (_, neighbour) in neighbours.iter().filter(|(peer, n)| n.session != session && **peer != node) {
-            let (session, message, class) = (neighbour.session, message.clone(), Class::Control);
+            let (session, message, class) = (neighbour.session, message.clone(), QueueClass::Control);
             if self.passed_on.insert((session, forwarded.update_id.clone())) {
                 self.aside.push_back(Transmit { session, message, class });
             }
         }
     }
 
-    /// The same of an advertisement, of which it has heard none as late. Here each node has one service.
+    /// The same for an advertisement that is newer than all earlier ones. In the simulation each node has one service.
     fn pass_on_service(&mut self, session: SessionId, message: &Bytes, core_does: bool) {
         let Ok(AdvertisementMessage { advertisement, .. }) = AdvertisementMessage::parse(message) else {
             return;
@@ -153,12 +153,12 @@ impl Peer {
             return;
         }
         for neighbour in neighbours.values().filter(|neighbour| neighbour.session != session) {
-            let (session, message, class) = (neighbour.session, message.clone(), Class::Control);
+            let (session, message, class) = (neighbour.session, message.clone(), QueueClass::Control);
             self.aside.push_back(Transmit { session, message, class });
         }
     }
 
-    /// True if its core sends what it has passed on already.
+    /// True if its core sends an update that was passed on already.
     fn is_said(&self, transmit: &Transmit) -> bool {
         !self.passed_on.is_empty()
             && as_update(&transmit.message)
@@ -174,7 +174,7 @@ impl Peer {
         self.aside.pop_front()
     }
 
-    /// The next event; links have room for everything here, and computations take no time.
+    /// The next event. Simulated links have room for everything, and computations take no time.
     pub(crate) fn poll_event(&mut self, now: Now) -> Option<Event> {
         let event = self.mesh.poll_event()?;
         match &event {

@@ -1,5 +1,5 @@
-//! Which runs there are, how one of them is run again, and how many run at once. Runs share nothing, so
-//! they may run side by side; inside a run there is one thread.
+//! Which runs there are, how a run is repeated, and how many run at once. Runs share nothing, so they may run in
+//! parallel; each run has one thread.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// How large the largest meshes are to be, if the environment says it.
+/// The size of the largest meshes, if the environment gives it.
 pub(crate) fn nodes() -> Option<usize> {
     number("NETSIM_NODES").map(|nodes| nodes as usize)
 }
@@ -64,7 +64,7 @@ pub(crate) fn recorded() -> impl Iterator<Item = (Case, u64)> {
     recorded.into_iter().map(|(scenario, seed, trace)| (Case::of(scenario, seed), trace))
 }
 
-/// What to type to see a run again.
+/// The command that repeats a run.
 pub(crate) fn command(case: &Case) -> String {
     format!(
         "NETSIM_SEED={} NETSIM_SCENARIO={:?} cargo test -p meshd-core --test netsim -- replay --nocapture",
@@ -72,7 +72,8 @@ pub(crate) fn command(case: &Case) -> String {
     )
 }
 
-/// Plays every scenario, or the one that `NETSIM_SCENARIO` names, with every seed; reports and failures in the order of the runs.
+/// Plays every scenario, or the one that `NETSIM_SCENARIO` names, with every seed. Returns reports and failures in the
+/// order of the runs.
 pub(crate) fn play_all() -> (Vec<(Case, Report)>, Vec<String>) {
     let seeds = number("NETSIM_SEEDS").unwrap_or(SEEDS);
     let named = scenario();

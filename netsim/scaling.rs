@@ -1,4 +1,4 @@
-//! What a mesh costs as it grows: messages and bytes of a cold start, of one change and of an hour's rest,
+//! What a mesh costs as it grows: messages and bytes of a cold start, of one change and of 20 seconds at rest,
 //! the virtual time until all tables are right, and the real time of one computation of the routes.
 
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::world::{Counts, World};
 pub(crate) struct Row {
     pub nodes: usize,
     pub links: usize,
-    /// From the first start until no table changed any more, in virtual time.
+    /// Virtual time from the first start until the last change of a table.
     pub cold_start: Duration,
     pub cold_messages_per_node: f64,
     pub cold_bytes_per_node: f64,
-    /// From the reset of one link until no table changed any more.
+    /// Virtual time from the reset of one link until the last change of a table.
     pub change: Duration,
     pub change_messages: u64,
     pub change_bytes: u64,
@@ -30,14 +30,14 @@ pub(crate) struct Row {
     pub rest_messages: f64,
     pub rest_bytes: f64,
     pub recompute: Duration,
-    /// Real time that a status takes the core after a change, and printing it anybody.
+    /// Real time of making a status after a change, and of printing it.
     pub status: Duration,
     pub printing: Duration,
     /// Real time of the whole simulation.
     pub real: Duration,
 }
 
-/// What signed updates would add to a cold start: a signature of Ed25519 and a certificate's SHA-256, in base64, under
+/// What signed updates would add to a cold start: an Ed25519 signature and a certificate's SHA-256, in base64, under
 /// two further keys.
 pub(crate) fn signatures(nodes: usize) -> String {
     const ADDED: u64 = r#","Signature":"","Certificate":"""#.len() as u64 + 88 + 44;
@@ -83,7 +83,7 @@ pub(crate) fn measure(nodes: usize) -> Result<Row, String> {
     let mut world = started(nodes);
     let (cold_start, cold) = world.last_change;
     right(&world)?;
-    // To each node all others were newcomers: it answers them, and then it is quiet.
+    // For each node all others were newcomers. It answers them, and then it is quiet.
     let options = Options::default();
     world.run(options.answer_hold + options.answer_per_node * nodes as u32);
 
@@ -131,8 +131,8 @@ fn right(world: &World) -> Result<(), String> {
     truth.tables_are_true()
 }
 
-/// Real time of one computation of the routes, after a far node has lost its links or got them back: the quickest of a
-/// few, since other tests run beside this one.
+/// Real time of one computation of the routes, after a far node has lost its links or got them back. The quickest of a
+/// few counts, because other tests run at the same time.
 fn recompute(world: &mut World) -> Duration {
     let mut now = world.clock();
     let Some(mesh) = world.nodes.iter_mut().find_map(|node| node.mesh.as_mut()) else {

@@ -1,5 +1,5 @@
-//! Stories: what happens to a mesh, and how long it may take to come to rest after it. Every story ends
-//! with the same questions, put to the oracle and to the books.
+//! Stories: what happens to a mesh, and how long it may then take to come to rest. Every story ends with the same
+//! questions to the oracle and the ledger.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use crate::oracle::Truth;
 use crate::topology::{self, Topology};
 use crate::world::{Counts, World, service};
 
-/// How long there are two nodes with one ID: that both know of it, and a receptor node that started later ends.
+/// How long two nodes have one ID: long enough for both to notice, and for a receptor node that started later to end.
 const TWIN_LIVES: Duration = Duration::from_secs(60);
 /// After the last lie, all tables are true again within this time.
 const LIE_LIVES: Duration = Duration::from_secs(20);
-/// And longer for each node of a line: the lie, and what outdoes it, cross all its links.
+/// Additional time for each node, because a lie and its correction may have to cross a line of all nodes.
 const LIE_CROSSES: Duration = Duration::from_millis(160);
-/// Where a receptor node has kept back what outdoes a lie, the node itself has to speak again: 60 s after its last word.
+/// The same in a mixed mesh: where a receptor node held the correction back, the node itself must announce its links
+/// again, 60 s after its last update.
 const LIE_LIVES_IF_MIXED: Duration = Duration::from_secs(75);
 
 /// What happens.
@@ -31,7 +32,7 @@ pub(crate) enum Scenario {
     /// Both ends of every link dial at the same moment.
     Crossing,
     LinkReset,
-    /// A link swallows everything, and nobody notices.
+    /// A link loses everything, and neither end notices.
     LinkSilent,
     LinkRestored,
     NodeKilled,
@@ -42,12 +43,12 @@ pub(crate) enum Scenario {
     Flapping,
     Partition,
     Lossy,
-    /// A second node with the ID of another one appears, and goes again.
+    /// A second node with the ID of another node appears, and later leaves.
     Twin,
-    /// A node lies about others, is quiet for a while, lies on, and goes.
+    /// A node lies about others, is quiet for a while, lies again, and leaves.
     Liar,
-    /// In a large mesh, some of whose links lose messages: a partition, restarts and flapping links all at once,
-    /// and then a twin. Not one of those that are played with many seeds.
+    /// In a large mesh with some links that lose messages: a partition, restarts and flapping links all at once, and
+    /// then a twin. This scenario is not played with many seeds.
     Everything,
 }
 
@@ -69,8 +70,8 @@ impl Scenario {
         Self::Liar,
     ];
 
-    /// The bound on coming to rest: silence of 21 s, redial after up to 20 s, and on links that lose
-    /// messages several periods of updates and of advertisements.
+    /// The longest time until the mesh is at rest: it covers 21 s of silence, a redial after up to 20 s, and on links
+    /// that lose messages several periods of updates and of advertisements.
     fn patience(self) -> Duration {
         Duration::from_secs(match self {
             Self::ColdStart => 15,
@@ -99,22 +100,22 @@ pub(crate) struct Case {
 /// What a run measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Report {
-    /// From the change until no table changed any more.
+    /// From the change until the last change of a table.
     pub convergence: Duration,
     /// Messages per node in that time.
     pub messages_per_node: f64,
-    /// Stands for everything that was sent.
+    /// A hash of everything that was sent.
     pub trace: u64,
 }
 
 impl Case {
-    /// The run that a seed stands for. Every fiftieth is a large mesh.
+    /// The run of a seed. Every fiftieth is a large mesh.
     pub(crate) fn of(scenario: Scenario, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
         let topology = Topology::ALL[rng.random_range(0..Topology::ALL.len())];
         let nodes = if seed % 50 == 49 { rng.random_range(60..=200) } else { rng.random_range(4..=20) };
-        // Nothing repeats a flood before the next round: over a long line of links that lose messages few
-        // arrive, and no patience is enough.
+        // Nothing repeats a flood before the next round, so few floods cross a long line of links that lose messages,
+        // and no patience is enough.
         let short = scenario == Scenario::Lossy && matches!(topology, Topology::Line | Topology::Ring);
         let nodes = if short { nodes.min(8) } else { nodes };
         Self { scenario, topology, nodes, seed }
@@ -135,19 +136,19 @@ impl Case {
             self.change(&mut world, &mut before)?;
         }
         self.chatter(&mut world);
-        // Receptor nodes send a new neighbour nothing: it hears of everybody by the rounds.
+        // Receptor nodes tell a new neighbour nothing, so it learns of other nodes only in their rounds.
         let rounds = if self.is_mixed() && self.scenario != Scenario::Everything { 75 } else { 0 };
         world.run(self.scenario.patience() + Duration::from_secs(rounds));
         self.judge(&mut world, before)
     }
 
-    /// Every third mesh has nodes in it that do what receptor nodes do, and no more.
+    /// Every third mesh has some nodes that do what receptor nodes do, and no more.
     fn is_mixed(&self) -> bool {
         let every_third = self.seed.is_multiple_of(3) && self.scenario != Scenario::Lossy;
         every_third || self.scenario == Scenario::Everything
     }
 
-    /// From the start until something is changed. In a large mesh nobody depends on a receptor node's rounds.
+    /// Time from the start until the change. In the large mesh no node depends on a receptor node's rounds.
     fn settling(&self) -> Duration {
         let everything = self.scenario == Scenario::Everything;
         Duration::from_secs(if everything {
@@ -170,7 +171,7 @@ impl Case {
             let advertises = rng.random_bool(0.3);
             world.add_node(topology::name(i, &mut rng), advertises);
         }
-        // Links that lose messages are survived by what receptor nodes do not have.
+        // Receptor nodes lack what it takes to survive links that lose messages, so they get none.
         let (mixed, everything) = (self.is_mixed(), self.scenario == Scenario::Everything);
         for node in &mut world.nodes {
             node.receptor_like = mixed && rng.random_bool(if everything { 0.005 } else { 0.4 });
@@ -195,7 +196,7 @@ impl Case {
     fn link(&self, nodes: [usize; 2], datagrams: bool, rng: &mut SmallRng) -> Link {
         let crossing = self.scenario == Scenario::Crossing;
         let (ms, loss) = (rng.random_range(1..=80), rng.random_range(0.1..0.3));
-        // In one direction little, in the other one much.
+        // Little loss in one direction, much in the other.
         let other = rng.random_range(0.0..loss);
         let loss = if self.scenario == Scenario::Lossy {
             [loss, other]
@@ -238,14 +239,14 @@ impl Case {
         Ok(())
     }
 
-    /// The links between two sides of the mesh; each node is on the first one with that probability.
+    /// The links between two sides of the mesh; each node is on the first side with this probability.
     fn across(&self, world: &mut World, probability: f64) -> Vec<usize> {
         let side: Vec<bool> = (0..self.nodes).map(|_| world.rng.random_bool(probability)).collect();
         let across = |link: &Link| side[link.nodes[0]] != side[link.nodes[1]];
         (0..world.links.len()).filter(|&link| across(&world.links[link])).collect()
     }
 
-    /// While the mesh is in two, nodes restart, one of them with its clock set back, and links flap.
+    /// While the mesh is split in two, nodes restart, one of them with its clock set back, and links flap.
     fn everything(
         &self,
         world: &mut World,
@@ -305,21 +306,21 @@ impl Case {
         *before = (world.now, world.counts);
     }
 
-    /// A newcomer with the ID of `node` is linked to somebody who is no neighbour of it, if there is one. It ends if it is
-    /// a receptor node; otherwise both know of each other, until it is taken away.
+    /// Links a newcomer with the ID of `node` to a node that is no neighbour of `node`, if there is such a node. The
+    /// newcomer ends if it is a receptor node; otherwise both know of each other until the newcomer is taken away.
     fn twin(&self, world: &mut World, node: usize, before: &mut (Duration, Counts)) -> Result<(), String> {
         let neighbour =
             |other: usize| world.links.iter().any(|l| l.nodes == [node, other] || l.nodes == [other, node]);
         let far = (0..self.nodes).find(|&other| other != node && !neighbour(other));
         let Some(far) = far else { return Ok(()) };
         let twin = world.add_node(world.nodes[node].id.clone(), false);
-        // By their clocks the newcomer is the newer one, however wrong they are.
+        // Both clocks are wrong by the same amount, so that the newcomer also looks newer.
         world.nodes[twin].skew = world.nodes[node].skew;
         world.nodes[twin].receptor_like = self.is_mixed() && self.seed.is_multiple_of(2);
         let mut rng = SmallRng::seed_from_u64(self.seed);
         world.links.push(self.link([twin, far], false, &mut rng));
         world.start(twin, 5);
-        // While there are two, which of them a datagram reaches is nobody's promise.
+        // No datagrams are sent meanwhile, because nobody promises which of the two they reach.
         world.run(TWIN_LIVES);
         let stopped: Vec<usize> = (0..=twin).filter(|&node| world.nodes[node].stopped.is_some()).collect();
         if world.nodes[twin].receptor_like != (stopped == [twin]) || stopped.len() > 1 {
@@ -335,13 +336,14 @@ impl Case {
         Ok(())
     }
 
-    /// Lies, a second's worth and then half a minute's (none beside receptor nodes), and what is true after the first
-    /// ones. Nobody ends by them.
+    /// Lies for a second, checks the tables, and then lies for half a minute, unless there are receptor nodes. No node
+    /// may end because of lies.
     fn lie(&self, world: &mut World, before: &mut (Duration, Counts)) -> Result<(), String> {
         let Some(liar) = world.liar.as_ref().map(|liar| liar.node) else { return Ok(()) };
         let ours = |node: &usize| *node != liar && !world.nodes[*node].receptor_like;
         let about: Vec<_> = (0..self.nodes).filter(ours).map(|node| world.nodes[node].id.clone()).collect();
-        // Who is behind a hop may keep its lies, as receptor nodes do not tell what they lack: docs/security.md.
+        // Nodes that only the liar connects may keep its lies, because receptor nodes do not say what they lack:
+        // docs/security.md.
         let may_keep = self.is_mixed() && Truth::of(world).is_only_way(liar);
         for (quiet, lies) in [(true, 50), (false, if self.is_mixed() { 0 } else { 1_500 })] {
             for _ in 0..lies {
@@ -366,7 +368,7 @@ impl Case {
         Ok(())
     }
 
-    /// Datagrams between all sorts of nodes while everything is in motion.
+    /// Sends datagrams between random nodes while the mesh changes.
     fn chatter(&self, world: &mut World) {
         for _ in 0..20 {
             let (from, to) = (world.pick(self.nodes), world.pick(self.nodes));
@@ -394,8 +396,8 @@ impl Case {
         Ok(Report { convergence, messages_per_node, trace: world.trace() })
     }
 
-    /// An advertisement is sent once a minute, and has to survive each link on its way: over a long line of
-    /// links that lose messages this takes many rounds, but it comes to an end.
+    /// Waits for advertisements, which are sent once a minute and must survive each link on their way. Over a long line
+    /// of links that lose messages this takes many rounds.
     fn await_lost_services(&self, world: &mut World) {
         for _ in 0..60 {
             if !self.loses_messages() || Truth::of(world).services_are_known().is_ok() {
@@ -405,7 +407,7 @@ impl Case {
         }
     }
 
-    /// The reset of a link is announced by both of its ends, once over each link: twice, if it took two steps.
+    /// Both ends announce the reset of a link, once over each link, or twice if the reset took two steps.
     fn one_change_costs_little(&self, world: &World, before: Counts) -> Result<(), String> {
         let sent = world.last_change.1.control.saturating_sub(before.control);
         let most = 2 * 2 * 2 * world.links.len() as u64 + Truth::of(world).most_messages_at_rest(10, 54);
@@ -415,8 +417,8 @@ impl Case {
         Ok(())
     }
 
-    /// Whatever has happened, no node floods its links more than a few times for it, and each flood goes over
-    /// each link twice at most.
+    /// Whatever has happened, each node floods its links only a few times, and each flood crosses each link twice at
+    /// most.
     fn floods_are_bounded(&self, world: &World, before: (Duration, Counts)) -> Result<(), String> {
         // Two nodes with one ID answer each other for half a minute.
         let floods = if self.scenario == Scenario::Twin { 16 } else { 12 };

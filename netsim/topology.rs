@@ -13,14 +13,14 @@ pub(crate) enum Topology {
     Star,
     Tree,
     Random,
-    /// A tree with a few links more: large meshes are not linked as densely as small ones.
+    /// A tree with a few more links, because large meshes are linked less densely than small ones.
     Sparse,
 }
 
 impl Topology {
     pub(crate) const ALL: [Self; 5] = [Self::Line, Self::Ring, Self::Star, Self::Tree, Self::Random];
 
-    /// The pairs of linked nodes among `nodes` of them.
+    /// The pairs of linked nodes in a mesh of `nodes` nodes.
     pub(crate) fn edges(self, nodes: usize, rng: &mut SmallRng) -> Vec<(usize, usize)> {
         let mut edges: Vec<(usize, usize)> = match self {
             Self::Line | Self::Ring => (1..nodes).map(|i| (i - 1, i)).collect(),
@@ -47,17 +47,17 @@ impl Topology {
     }
 }
 
-/// A mesh as its users build it: some control nodes, all linked to each other; hop nodes in regions, each linked
-/// to a control node and to the next one of its region; execution nodes, region by region, that dial one hop node of
-/// it, every fifth of them a second one.
+/// A mesh as users build it: some control nodes, all linked to each other; hop nodes in regions, each linked to a
+/// control node and to the previous hop node of its region; execution nodes, each of which dials a hop node of its
+/// region. Every fifth execution node dials a second hop node.
 pub(crate) struct Tiers {
-    /// Pairs of nodes: the first one dials. The nodes of a tier come before those of the next one.
+    /// Pairs of nodes, of which the first dials. Nodes are numbered tier by tier.
     pub edges: Vec<(usize, usize)>,
     /// Control and hop nodes.
     pub core: usize,
     /// The links between the hop nodes of each region and the control nodes, by their places in `edges`.
     pub uplinks: Vec<Vec<usize>>,
-    /// The execution nodes' second links, likewise.
+    /// The execution nodes' second links, also by their places in `edges`.
     pub spare: Vec<usize>,
 }
 

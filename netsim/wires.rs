@@ -1,6 +1,5 @@
-//! Connections as backends make them: dialled with back-off, accepted, broken, closed at both ends. Over
-//! datagrams nobody notices an end, and a listener opens a session at the first message from a new
-//! address.
+//! Connections as backends make them: dialled with back-off, accepted, broken, closed at both ends. With datagrams
+//! nobody notices that the other end is gone, and a listener opens a session at the first message from a new address.
 
 use std::time::Duration;
 
@@ -9,18 +8,18 @@ use meshd_core::mesh::{LinkPolicy, SessionId};
 use crate::link::{Kind, Link, State};
 use crate::world::{Happening, World};
 
-/// One dialled connection; side 0 dialled. Each side has its own session, or none.
+/// One dialled connection; side 0 is the dialer. Each side has its own session, or none.
 pub(crate) struct Wire {
     pub link: usize,
     pub nodes: [usize; 2],
     pub sessions: [Option<SessionId>; 2],
-    /// Streams only: broken for good, though nobody may have noticed.
+    /// Only for streams: broken for good, though perhaps nobody has noticed.
     pub dead: bool,
     pub last_arrival: [Duration; 2],
 }
 
 impl World {
-    /// A stream over this wire carries nothing from now on.
+    /// Breaks the wire if it is a stream: it carries nothing from now on.
     pub(crate) fn break_wire(&mut self, id: usize, silent: bool) {
         let wire = &mut self.wires[id];
         if self.links[wire.link].kind == Kind::Stream {

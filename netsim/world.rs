@@ -1,6 +1,6 @@
-//! Nodes, links and time: a queue of happenings, worked off in order of virtual time. Backends are played
-//! as they behave: dialers redial with back-off, a listener for datagrams opens a session at the first one
-//! from a new address. What is right or wrong is judged elsewhere; every choice comes from one seed.
+//! Nodes, links and time: a queue of events, handled in order of virtual time. Simulated backends behave like real
+//! ones: dialers redial with back-off, and a listener for datagrams opens a session at the first datagram from a new
+//! address. Every choice comes from one seed. This module does not judge what is right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use meshd_core::mesh::{Class, Event, LocalService, Mesh, Now, SessionId, Tick, Transmit};
+use meshd_core::mesh::{Event, LocalService, Mesh, Now, QueueClass, SessionId, Tick, Transmit};
 use meshd_core::wire::{ConnType, MessageType, NodeId, ServiceName};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -27,19 +27,19 @@ pub(crate) fn service() -> ServiceName {
     ServiceName::new("sim").expect("valid")
 }
 
-/// A simulated node: its name stays, its life may end and begin again.
+/// A simulated node, which may end and start again under the same name.
 pub(crate) struct Node {
     pub id: NodeId,
-    /// Boxed, since it is taken out and put back with each message.
+    /// Boxed, because it is taken out and put back with each message.
     pub mesh: Option<Box<Peer>>,
     /// Whether it advertises its service.
     pub advertises: bool,
     /// It does what receptor nodes do, and no more.
     pub receptor_like: bool,
-    /// What its clock is wrong by, in seconds.
+    /// Seconds by which its clock is wrong.
     pub skew: i64,
     wake: Option<Duration>,
-    /// It knows that somebody speaks in its name.
+    /// It knows that another node uses its name.
     pub spoken_for: bool,
     /// When it stopped because it was a duplicate, as receptor nodes do.
     pub stopped: Option<Duration>,
@@ -53,22 +53,22 @@ pub(crate) enum Happening {
     Closed { wire: usize, side: usize },
 }
 
-/// What was counted so far.
+/// Counts of messages so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Routing and advertisements.
+    /// Routing updates and advertisements.
     pub control: u64,
-    /// Of these, advertisements.
+    /// The advertisements among the control messages.
     pub adverts: u64,
     /// Probes and their answers.
     pub probes: u64,
     pub data: u64,
-    /// Bytes of all of them.
+    /// Bytes of all messages.
     pub bytes: u64,
     pub probe_bytes: u64,
 }
 
-/// A sum over everything that was sent: a word at a time, since there are gigabytes of it.
+/// A hash of everything that was sent, a word at a time, because there are gigabytes.
 #[derive(Default)]
 struct Trace(u64);
 
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// A number that two runs share exactly if everything that was ever sent was the same.
+    /// A number that is equal for two runs if they have sent exactly the same.
     pub(crate) fn trace(&self) -> u64 {
         self.trace.finish()
     }
@@ -175,7 +175,7 @@ impl World {
         self.nodes.len() - 1
     }
 
-    /// Starts a node; `clock_ahead` is what its clock is wrong by when it makes its epoch, in seconds.
+    /// Starts a node; its clock is ahead by `clock_ahead` seconds while it makes its epoch.
     pub(crate) fn start(&mut self, node: usize, clock_ahead: i64) {
         let seconds = START + clock_ahead + self.nodes[node].skew + self.now.as_secs() as i64;
         let epoch = (seconds as u64) << 24 | u64::from(self.rng.next_u32() >> 8);
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Sends a datagram in the books; its number.
+    /// Sends a datagram that the ledger follows. Returns its number.
     pub(crate) fn send(&mut self, from: usize, to: usize, service: ServiceName) -> usize {
         let (id, from_service) = self.ledger.open();
         let (now, to) = (self.clock_of(from), self.nodes[to].id.clone());
@@ -237,12 +237,12 @@ impl World {
         let Some(mesh) = &self.nodes[node].mesh else { return };
         for neighbour in mesh.neighbours().values() {
             let transmit =
-                Transmit { session: neighbour.session, message: message.clone(), class: Class::Control };
+                Transmit { session: neighbour.session, message: message.clone(), class: QueueClass::Control };
             self.transmit(transmit);
         }
     }
 
-    /// Lets everything happen that happens within `time`.
+    /// Handles all events within `time`.
     pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some((when, what)) = self.queue.next(end) {
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// Takes out all that a node has to say and sets its alarm.
+    /// Takes a node's messages and events, and schedules its next timeout.
     fn settle(&mut self, node: usize) {
         let Some(mut mesh) = self.nodes[node].mesh.take() else { return };
         let now = self.clock_of(node);
@@ -354,15 +354,15 @@ impl World {
         let Some(&(id, side)) = self.ends.get(&session) else { return self.lose(&message) };
         (self.now, session, &message).hash(&mut self.trace);
         match (class, MessageType::of(&message)) {
-            (Class::Control, Ok(MessageType::Data)) => {
+            (QueueClass::Control, Ok(MessageType::Data)) => {
                 self.counts.probes += 1;
                 self.counts.probe_bytes += message.len() as u64;
             }
-            (Class::Control, kind) => {
+            (QueueClass::Control, kind) => {
                 self.counts.control += 1;
                 self.counts.adverts += u64::from(kind.ok() == Some(MessageType::Advertisement));
             }
-            (Class::Data, _) => self.counts.data += 1,
+            (QueueClass::Data, _) => self.counts.data += 1,
         }
         self.counts.bytes += message.len() as u64;
         let wire = &self.wires[id];
@@ -415,7 +415,7 @@ impl World {
             Event::SpokenFor { .. } => self.nodes[node].spoken_for = true,
             Event::Malformed { error, .. } => panic!("a node sent what is no message: {error}"),
             Event::TableFull { node, .. } => panic!("no room for {node}"),
-            // In very large meshes their start alone is loud.
+            // In very large meshes the start alone looks like a flood.
             Event::FloodDetected { .. } => assert!(self.nodes.len() >= 1_000, "a node floods its neighbour"),
             Event::UpdateTooLarge(error) => panic!("an own update does not fit: {error}"),
             Event::NodeRestarted(_)

@@ -1,9 +1,9 @@
-//! How much may be in flight on a QUIC connection: on links, and on the streams above them.
+//! Decides how much may be in flight on a QUIC connection: on links, and on streams between services.
 //!
-//! It models a way as BBR does, by the rate at which it delivers and the time that it takes while nothing waits. The
-//! product of both fills it; what is beyond that waits somewhere on the way, so little is. A lost packet says nothing,
-//! many of them within a round trip mean that a buffer overflows. quinn paces by the window, so there is no other output.
-//! Time is an argument. It knows neither packets nor who waits for them.
+//! Models a path as BBR does: by its delivery rate, and by its delay without queues. The product of both fills the
+//! path. Bytes beyond it only wait in queues, so the window is only a little larger. A single lost packet means
+//! nothing; many within a round trip mean that a buffer overflows. The window is the only output, because quinn paces
+//! by it. Time is an argument. Knows nothing of what packets carry, nor who waits for them.
 
 mod model;
 #[cfg(test)]
@@ -20,21 +20,21 @@ use quinn_proto::RttEstimator;
 
 use self::model::Model;
 
-/// Packets that may go out beyond a full window.
+/// Packets that may be sent beyond a full window.
 const BEYOND_PACKETS: u64 = 2;
 
-/// The controller of a link.
+/// The congestion controller of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Congestion {
-    /// By the rate of delivery and the delay, whatever gets lost: the one described here.
+    /// By delivery rate and delay, hardly by losses: the model of this module.
     #[default]
     Bbr,
-    /// By losses, as most hosts' TCP.
+    /// By losses, as in most hosts' TCP.
     Cubic,
 }
 
 impl Congestion {
-    /// The one of that name.
+    /// The controller of that name.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "bbr" => Some(Self::Bbr),
@@ -43,7 +43,7 @@ impl Congestion {
         }
     }
 
-    /// As the kernel calls it, too.
+    /// Its name, which the kernel uses as well.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bbr => "bbr",
@@ -51,7 +51,7 @@ impl Congestion {
         }
     }
 
-    /// For one connection: when its path changes, the gauges are those of the new one.
+    /// A factory for one connection. If its path changes, the new path's controller takes over the gauges.
     pub(crate) fn factory(self, first_window: u64) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
             Self::Bbr => Arc::new(DeliveryRate { first_window, gauges: Some(Arc::default()) }),
@@ -60,11 +60,12 @@ impl Congestion {
     }
 }
 
-/// Makes controllers whose window begins with, and never stays below, about this many bytes.
+/// Makes controllers whose window begins with about this many bytes, and never stays smaller.
 #[derive(Debug)]
 pub(crate) struct DeliveryRate {
     first_window: u64,
-    /// What all of them share, for a user who hands over no more than fits the window; each has its own without.
+    /// Shared by all controllers of this factory, for a user that hands over only what fits the window. If `None`, each
+    /// has its own.
     gauges: Option<Arc<Gauges>>,
 }
 
@@ -86,23 +87,23 @@ impl ControllerFactory for DeliveryRate {
     }
 }
 
-/// What is under way on a connection, for those who use it.
+/// The bytes in flight on a connection, for its user.
 #[derive(Debug, Clone)]
 pub(crate) struct InFlight(Arc<Gauges>);
 
-/// What the controller shares with them, and with the clones of it that quinn hands out. All in bytes.
+/// State that a controller shares with [`InFlight`] and with its own clones in quinn. All in bytes.
 #[derive(Debug, Default)]
 struct Gauges {
     in_flight: AtomicU64,
-    /// What may be in flight, without what may go out beyond it.
+    /// How much may be in flight, without `beyond`.
     window: AtomicU64,
     packet: AtomicU64,
-    /// What may go out beyond the window until something is acknowledged.
+    /// How much may be sent beyond the window until something is acknowledged.
     beyond: AtomicU64,
 }
 
 impl InFlight {
-    /// Of a connection whose controller is the one described here.
+    /// For a connection whose controller is of this module; `None` for others.
     pub(crate) fn on(connection: &Connection) -> Option<Self> {
         let control: Box<Control> = connection.congestion_state().into_any().downcast().ok()?;
         Some(Self(control.gauges))
@@ -112,22 +113,22 @@ impl InFlight {
         self.0.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Bytes that may be in flight.
+    /// How many bytes may be in flight.
     pub(crate) fn window(&self) -> u64 {
         self.0.window.load(Ordering::Relaxed)
     }
 
-    /// Sends something at the next opportunity, even if all that is in flight is lost: the way that lost it is back,
-    /// and the next time at which QUIC would try by itself may be far away.
+    /// Allows a few packets beyond the window, because everything in flight may be lost. For a path that is back:
+    /// QUIC by itself may try again only much later.
     pub(crate) fn probe(&self) {
         let Gauges { packet, beyond, .. } = &*self.0;
         let over = self.bytes().saturating_sub(self.window());
         beyond.store(over + BEYOND_PACKETS * packet.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// To be told when something has arrived; true if the connection has to be woken. quinn sends no acknowledgement
-    /// while there is data for which the window has no room. Two sides that fill their windows at once would each wait
-    /// for the other's, until a timer of QUIC ends it, and its round trips grow with each time.
+    /// To be called when something has arrived; true if the connection has to be woken. quinn sends no acknowledgement
+    /// while data waits for room in the window. So two sides with full windows would wait for each other's until a
+    /// timer of QUIC expires, and each such wait lengthens the measured round trip.
     #[must_use]
     pub(crate) fn let_acknowledge(&self) -> bool {
         let Gauges { packet, beyond, .. } = &*self.0;
@@ -137,12 +138,12 @@ impl InFlight {
     }
 }
 
-/// The model in the shape that quinn wants.
+/// The model behind quinn's interface.
 #[derive(Debug, Clone)]
 struct Control {
     model: Model,
     first_window: u64,
-    /// Its user hands over no more than fits the window.
+    /// Whether its user hands over only what fits the window.
     is_fed_by_window: bool,
     gauges: Arc<Gauges>,
 }
@@ -181,8 +182,8 @@ impl Controller for Control {
     }
 
     fn window(&self) -> u64 {
-        // quinn paces by what this returns, with a timer, for two milliseconds at a time. On a short way a busy host is as
-        // late as that, and half the time would be lost.
+        // quinn paces by this value, with a timer, two milliseconds at a time. A busy host's timer is late by as much,
+        // and on a short path half of the time would be lost.
         let paces = if self.is_fed_by_window && self.model.is_short() { 2 } else { 1 };
         self.model.window() * paces + self.gauges.beyond.load(Ordering::Relaxed)
     }

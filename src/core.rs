@@ -1,6 +1,6 @@
-//! The protocol itself: what nodes say, and what they make of it. It is pure: bytes, clocks and random numbers are
-//! arguments, nothing here waits, opens or spawns, and so it is a crate of its own, which compiles without a runtime. Its
-//! crate also has the simulator, `netsim`.
+//! The protocol: the messages between nodes, and how nodes react to them. Pure: bytes, time and random numbers are
+//! arguments, and nothing here waits, opens files or spawns tasks. So it is a crate of its own, which compiles without
+//! a runtime. The simulator, `netsim`, is in the same crate.
 
 pub mod counters;
 pub mod mesh;

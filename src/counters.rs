@@ -1,4 +1,4 @@
-//! What a node counts: plain numbers, as the rooms count them and as clients read them. Nothing is decided by them.
+//! What a node counts: plain numbers, as rooms count them and clients read them. No decision depends on them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -89,6 +89,8 @@ pub struct Tables {
     pub node_bytes: u64,
     /// Of those nodes, and of those whose services are known, the ones that cannot be reached.
     pub absent: u64,
+    /// Links that have broken, until their nodes are forgotten.
+    pub broken_links: u64,
     /// Nodes that were forgotten and are not believed again by an echo.
     pub forgotten: u64,
     /// Services of other nodes.
@@ -103,29 +105,30 @@ pub struct Tables {
     pub seen: u64,
 }
 
-/// The lengths by which durations are counted, in seconds: from a transaction of a store to a job of a day.
+/// The bounds by which durations are counted, in seconds: from a store's transaction to a job that takes a day.
 pub const BOUNDS: [f64; 13] =
     [0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0];
 
-/// Durations by their lengths, counted from many tasks at once.
+/// Counts durations by length. Many tasks may count at once.
 #[derive(Debug, Default)]
 pub struct Durations {
-    /// One for each bound, and one for what is longer.
+    /// A count for each bound, and one for longer durations.
     counts: [AtomicU64; BOUNDS.len() + 1],
     micros: AtomicU64,
 }
 
-/// How many durations there were of each length.
+/// How many durations of each length there were.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Lengths {
-    /// Up to each of [`BOUNDS`], the shorter ones aside, and longer than all of them.
+    /// A count for each of [`BOUNDS`], of durations above the bound before and up to this one, and a count of longer
+    /// ones.
     pub counts: [u64; BOUNDS.len() + 1],
-    /// Their sum, in seconds.
+    /// The sum of all durations, in seconds.
     pub seconds: f64,
 }
 
 impl Durations {
-    /// Counts one.
+    /// Counts a duration.
     pub fn note(&self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         let at = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
@@ -142,40 +145,44 @@ impl Durations {
 }
 
 impl Lengths {
-    /// Counts what another one has counted.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, more)| *sum += more);
         self.seconds += other.seconds;
     }
 }
 
-/// What is counted of a controller. Names of states and kinds are those in its answers.
+/// What a controller counts. States and kinds are named as in its answers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ControllerCounters {
     /// Jobs that have not ended: state, kind, number.
     pub jobs: Vec<(String, String, u64)>,
-    /// How long the oldest of those waits that are not placed, in seconds.
+    /// How long the oldest job that is not placed has waited, in seconds.
     pub oldest_pending: f64,
-    /// Jobs that have ended, as this node has shown: kind, state, number.
+    /// Jobs that have ended, as their units on this node have shown: kind, state, number.
     pub finished: Vec<(&'static str, &'static str, u64)>,
-    /// Of those, from the submission to the start.
+    /// Of those, the time from submission to start.
     pub start_delay: Lengths,
-    /// Of those, their events.
+    /// Of those, the number of their events.
     pub events: u64,
-    /// Passes.
+    /// How long passes took.
     pub pass: Lengths,
-    /// Transactions that read.
+    /// How long reading transactions took.
     pub reads: Lengths,
-    /// Transactions that write.
+    /// How long writing transactions took.
     pub writes: Lengths,
     /// Control nodes whose jobs this one has given new owners.
     pub takeovers: u64,
-    /// Writes that the store refused as another node owns what they change.
+    /// Writes that the store refused because another node owns what they change.
     pub fenced: u64,
     /// Units that seem to belong to no job.
     pub orphans: u64,
     /// Bytes that the payloads of jobs take on this node's disk.
     pub payload_bytes: u64,
+    /// Saved jobs of this node, broken ones among them.
+    pub saved: u64,
+    /// What is wrong with their files.
+    pub saved_broken: u64,
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ mod tests {
         fn what_is_printed_reads_back(nanos in 0_u64..9_000_000_000_000_000) {
             let duration = Duration::from_nanos(nanos);
             let back = parse(&print(duration)).unwrap();
-            // Reading goes through a float, as precise as any clock here.
+            // Parsing goes through a float, which may round.
             prop_assert!(back.abs_diff(duration) <= Duration::from_nanos(2));
         }
     }

@@ -1,7 +1,8 @@
-//! One program under two names: called `meshctl` (or receptor's `receptorctl`) it is the command line, under any other
+//! One program with two names: called `meshctl` (or receptor's `receptorctl`), it is the command line, by any other
 //! name the daemon.
 //!
-//! Owns the choice between the two and hands each what it needs of the other, so that neither knows it.
+//! Owns the choice between the two, and gives each the functions that it needs of the other, so that neither imports
+//! it.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,9 +11,9 @@ use std::process::ExitCode;
 
 use crate::{cli, config, confine, daemon, work};
 
-/// Runs the program to its end, as its name and its arguments say.
+/// Runs what the program's name and arguments say, to its end.
 pub fn main() -> ExitCode {
-    // Before any thread exists: this may be a process that only runs jobs, or becomes another program.
+    // These come before any thread exists: this process may only run a job, or become another program.
     confine::main_if_asked();
     work::runner::main_if_asked();
     let args: Vec<OsString> = env::args_os().collect();
@@ -34,7 +35,7 @@ fn daemon(args: &[OsString]) -> ExitCode {
     daemon::main(args, cli::ask_to_sign)
 }
 
-/// A copy may be named after its version: `meshctl-0.1`.
+/// True for a name of the command line. It may end with a version: `meshctl-0.1`.
 fn is_command_line(path: &OsStr) -> bool {
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
     matches!(name.split('-').next(), Some("meshctl" | "receptorctl"))

@@ -1,9 +1,9 @@
-//! The log: structured lines on standard output, as receptor writes them there, or with their fields apart (`fields`).
+//! The log: lines of text on standard output, as receptor writes them, or lines with separate fields (`fields`).
 //!
-//! Levels are receptor's names; what other crates log shows from `debug` on. Values are fields, never part
-//! of the sentence. The level can change while the process runs. A thread of its own writes the lines, so that whoever
-//! takes them too slowly, or no longer, holds up the log alone. Most lines are about what others do: how long a value may be
-//! (`values`) and how often a line may come (`limits`) is decided here, for all of them.
+//! Levels have receptor's names. Values are fields, never part of the message. The level can change while the process
+//! runs. A thread of its own writes the lines, so that a slow or absent reader delays only the log. Most lines are
+//! caused by others, so this room bounds how long a value may be (`values`) and how often a line may come (`limits`).
+//! It refuses to know what lines are about.
 
 mod fields;
 mod limits;
@@ -27,11 +27,11 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::fields::{FieldLines, Fields, Journal};
-use self::limits::Limits;
+use self::fields::{FieldLines, Journal, LogFields};
+use self::limits::LogLimits;
 use self::values::{field, short};
 
-/// Lines that wait to be written. Those that come then are lost, and their number is told.
+/// Most lines that may wait to be written. Further lines are lost, and their number is logged.
 const WAITING: usize = 4096;
 
 /// How much is logged.
@@ -39,11 +39,11 @@ const WAITING: usize = 4096;
 pub enum LogLevel {
     /// Failures only.
     Error,
-    /// And what a person should look at.
+    /// Also what a person should look at.
     Warning,
-    /// And what happens in ordinary running.
+    /// Also what happens in ordinary running.
     Info,
-    /// And what helps to find a fault.
+    /// Also what helps to find a fault.
     Debug,
 }
 
@@ -51,7 +51,7 @@ impl LogLevel {
     /// All levels, the quietest first.
     pub const ALL: [Self; 4] = [Self::Error, Self::Warning, Self::Info, Self::Debug];
 
-    /// The level as it is written.
+    /// The level's name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -61,7 +61,7 @@ impl LogLevel {
         }
     }
 
-    /// The level of that name, in any case.
+    /// The level of that name. Case does not matter.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(name))
     }
@@ -72,19 +72,19 @@ impl LogLevel {
 pub enum LogFormat {
     /// For people, on standard output.
     Text,
-    /// One object of JSON a line, on standard output.
+    /// One JSON object for each line, on standard output.
     Json,
     /// Entries of the journal, with fields.
     Journald,
 }
 
-/// Where the journal listens.
+/// The journal's socket.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// How much the process logs. Clones are the same.
+/// How much the process logs. Clones share it.
 #[derive(Clone)]
 pub struct Log {
-    /// Under a lock, so that the level set last is also the one reported.
+    /// Locked while the level is applied, so that the level reported is the level in force.
     current: Arc<Mutex<(LogLevel, bool)>>,
     apply: Arc<dyn Fn(Targets) + Send + Sync>,
 }
@@ -101,7 +101,7 @@ impl Log {
         *self.current.lock()
     }
 
-    /// Changes both from now on.
+    /// Sets the level, and whether single packets are logged, too.
     pub(crate) fn set(&self, level: LogLevel, trace: bool) {
         let mut current = self.current.lock();
         *current = (level, trace);
@@ -109,8 +109,8 @@ impl Log {
     }
 }
 
-/// Starts logging for the whole process. `trace` shows single packets, too. Where no journal listens, lines are for people.
-/// `job_of` tells the job of a unit by the unit's ID. The last lines are written when they are dropped.
+/// Starts logging for the whole process. `trace` logs single packets, too. If no journal listens, lines are text.
+/// `job_of` finds the job of a unit by the unit's ID. A drop of [`LastLines`] writes the last lines.
 pub fn start(
     level: LogLevel,
     trace: bool,
@@ -133,7 +133,7 @@ pub fn start(
             (FieldLines::new(lines, format, job_of).boxed(), guard)
         }
     };
-    let limits = Limits::default();
+    let limits = LogLimits::default();
     // A second start in one process (as in tests) keeps the first one's settings.
     let _started = tracing_subscriber::registry().with(lines).with(limits.clone()).with(filter).try_init();
     let apply = Arc::new(move |filter| {
@@ -152,8 +152,8 @@ fn for_people(lines: Lines, colours: bool) -> Box<dyn Layer<Registry> + Send + S
     layer.fmt_fields(fields.delimited(" ")).with_writer(lines).boxed()
 }
 
-/// Has the last lines written when it is dropped, and before them what was left out.
-pub struct LastLines(Limits, #[expect(dead_code, reason = "dropped after the count")] WorkerGuard);
+/// When dropped, logs how many lines were left out, and then waits for the last lines to be written.
+pub struct LastLines(LogLimits, #[expect(dead_code, reason = "dropped after the count")] WorkerGuard);
 
 impl Drop for LastLines {
     fn drop(&mut self) {
@@ -161,11 +161,11 @@ impl Drop for LastLines {
     }
 }
 
-/// The way of a line to the thread that writes it.
+/// Sends lines to the thread that writes them.
 struct Lines {
     to: NonBlocking,
     format: LogFormat,
-    /// Lost lines whose number was told.
+    /// How many lost lines were reported.
     told: AtomicUsize,
 }
 
@@ -185,8 +185,9 @@ impl<'a> MakeWriter<'a> for Lines {
         let (known, told) = (lost.dropped_lines(), self.told.load(Ordering::Relaxed));
         if known > told {
             let missing = known - told;
-            // What cannot be written is lost as well, and told with the next line.
-            let text = Fields::message(format!("{missing} lines of the log are lost: it was not read"));
+            // If this line is lost, too, the next line reports the number again.
+            let text =
+                LogFields::message(format!("{missing} lines of the log are lost, because nobody read it"));
             let _never = to.write_all(&fields::line(self.format, Level::WARN, text));
             if lost.dropped_lines() == known {
                 self.told.store(known, Ordering::Relaxed);
@@ -196,6 +197,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
+/// The lines that show at a level. Other crates only log errors, and `info` lines if the level is `debug`.
 fn filter(level: LogLevel, trace: bool) -> Targets {
     let own = match level {
         _ if trace => LevelFilter::TRACE,
@@ -205,7 +207,7 @@ fn filter(level: LogLevel, trace: bool) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let others = if own >= LevelFilter::DEBUG { LevelFilter::INFO } else { LevelFilter::ERROR };
-    // QUIC logs errors when the node below it stops, which is how a node ends.
+    // QUIC logs errors whenever a node stops, which is no fault.
     let quic = if own >= LevelFilter::DEBUG { others } else { LevelFilter::OFF };
     Targets::new().with_target("meshd", own).with_target("quinn", quic).with_default(others)
 }
@@ -243,7 +245,7 @@ mod tests {
                 LogFormat::Text => for_people(to, false),
                 LogFormat::Json | LogFormat::Journald => FieldLines::new(to, format, |_| None).boxed(),
             };
-            let limits = Limits::default();
+            let limits = LogLimits::default();
             tracing::subscriber::with_default(
                 tracing_subscriber::registry().with(layer).with(limits.clone()),
                 || {
@@ -274,10 +276,10 @@ mod tests {
         }
     }
 
-    /// A reader that takes a line when it is told to.
-    struct Slow(Receiver<()>, Sender<String>);
+    /// A reader that takes a line only when told to.
+    struct SlowLog(Receiver<()>, Sender<String>);
 
-    impl Write for Slow {
+    impl Write for SlowLog {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.recv().map_err(std::io::Error::other)?;
             let _never = self.1.send(String::from_utf8_lossy(bytes).into_owned());
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn a_log_that_is_not_read_holds_up_nobody_and_tells_what_is_lost() {
         let ((take, taking), (sent, lines)) = (channel(), channel());
-        let (log, guard) = Lines::written_to(Slow(taking, sent), 4, LogFormat::Text);
+        let (log, guard) = Lines::written_to(SlowLog(taking, sent), 4, LogFormat::Text);
         (0..100).for_each(|n| log.make_writer().write_all(format!("line {n}\n").as_bytes()).unwrap());
         (0..1000).for_each(|_| take.send(()).unwrap());
         let mut read = Vec::new();
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(read[0], "line 0\n");
         let kept = read.iter().filter(|line| line.starts_with("line")).count();
         let lost = |line: &String| -> Option<usize> {
-            line.strip_suffix(" lines of the log are lost: it was not read\n")?.parse().ok()
+            line.strip_suffix(" lines of the log are lost, because nobody read it\n")?.parse().ok()
         };
         let lost: usize = read.iter().filter_map(lost).sum();
         assert!(kept < 10 && kept + lost >= 100, "{kept} of 100 were written, {lost} are missing");

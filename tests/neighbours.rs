@@ -102,7 +102,8 @@ async fn is_not_disturbed(program: &Path) {
     let link = link(&node).await.unwrap();
     println!("{link:?}");
     assert_eq!((link.session, link.probed, link.rtt), (first.session, false, None));
-    // One that says nothing is asked three times. Its word may come behind the second question.
+    // A neighbour that says nothing is probed three times. That it knows no probes may arrive only after the second
+    // one.
     let probes = node.status().await.counters.probes;
     assert!((1..3).contains(&probes), "it has said that it knows no probes: {probes}");
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use crate::state::{me, with};
 use crate::sys;
 
-/// SplitMix64: small, and good enough to decide who is next.
+/// SplitMix64: small, and good enough to decide which thread is next.
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -21,7 +21,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this one.
+    /// A number below `count`.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         (self.next() % count as u64) as usize
     }

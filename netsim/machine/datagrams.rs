@@ -1,7 +1,7 @@
-//! UDP between hosts. A socket that is bound becomes a Unix socket under the same descriptor, which is readable while datagrams
-//! wait. They are kept here, and whoever the test names carries them, or loses them.
+//! UDP between hosts. A bound socket becomes a Unix socket under the same descriptor, which is readable while datagrams
+//! wait. This module keeps the datagrams, and the test's carrier delivers or loses them.
 //!
-//! The kernel refuses to join or cut datagrams for such a socket. Who sends to a port that is closed is not told, as behind
+//! The kernel refuses to join or split datagrams for such a socket. A sender to a closed port gets no error, as behind
 //! most firewalls.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,17 +17,17 @@ use libc::{mmsghdr, msghdr, sockaddr_in, ssize_t, timespec};
 use crate::state::{Host, me, with};
 use crate::{files, sockets, sys};
 
-/// What waits for a reader, in bytes; what is beyond that is lost.
+/// Most bytes that wait for a reader; more datagrams are lost.
 const ROOM: usize = 4 << 20;
 
 /// What a host sends.
 #[derive(Debug, Clone)]
 pub struct Datagram {
-    /// Whose it is.
+    /// The sender's address.
     pub from: SocketAddrV4,
-    /// Whom it is for.
+    /// The receiver's address.
     pub to: SocketAddrV4,
-    /// What is in it.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
@@ -42,11 +42,11 @@ pub(crate) struct Datagrams {
 
 struct Socket {
     at: SocketAddrV4,
-    /// The only one that it hears, if it is connected.
+    /// The only sender that it hears, if it is connected.
     peer: Option<SocketAddrV4>,
     waiting: VecDeque<Datagram>,
     bytes: usize,
-    /// What is written here makes the socket readable.
+    /// A byte written here makes the socket readable.
     bell: OwnedFd,
     rung: bool,
 }
@@ -56,7 +56,8 @@ pub fn carry_datagrams_by(carrier: impl Fn(Datagram) + Send + Sync + 'static) {
     with(|machine| machine.datagrams.carrier = Some(Arc::new(carrier)));
 }
 
-/// Hands a datagram to whoever is bound at its address, if anybody is and has room.
+/// Gives a datagram to the socket that is bound to its address. The datagram is lost if there is no such socket or no
+/// room.
 pub fn deliver_datagram(datagram: Datagram) {
     with(|machine| {
         let hears = |socket: &&mut Socket| {
@@ -77,12 +78,12 @@ pub fn deliver_datagram(datagram: Datagram) {
 }
 
 impl Datagrams {
-    /// A descriptor is closed.
+    /// Forgets a descriptor, because it is closed.
     pub(crate) fn forget(&mut self, fd: c_int) {
         self.sockets.remove(&fd);
     }
 
-    /// The next datagram. Without any, the socket is readable no more.
+    /// The next datagram. If there is none, the socket stops being readable.
     fn take(&mut self, fd: c_int) -> Option<Datagram> {
         let socket = self.sockets.get_mut(&fd)?;
         let next = socket.waiting.pop_front();
@@ -111,7 +112,7 @@ pub(crate) fn bind(host: Host, fd: c_int, at: SocketAddrV4) -> io::Result<()> {
     Ok(())
 }
 
-/// From now on a socket hears one other alone.
+/// Makes a socket hear only this sender.
 pub(crate) fn connect(fd: c_int, to: SocketAddrV4) -> io::Result<()> {
     with(|machine| {
         let bound = machine.datagrams.sockets.get_mut(&fd);
@@ -144,7 +145,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     };
     let (from, carrier) =
         with(|machine| (machine.datagrams.sockets[&fd].at, machine.datagrams.carrier.clone()));
-    // A host that is off sends nothing, and learns nothing.
+    // A host that is off sends nothing, but gets no error.
     if let (Some(carrier), false) = (carrier, files::is_off()) {
         carrier(Datagram { from, to, bytes });
     }
@@ -173,7 +174,7 @@ unsafe extern "C" fn recvmmsg(
     if received == 0 { sys::fail(libc::EAGAIN) as c_int } else { received }
 }
 
-/// Puts a datagram into the first buffer of a message. Returns how much of it has found room.
+/// Puts a datagram into the first buffer of a message. Returns the number of bytes that had room.
 unsafe fn fill(message: &mut msghdr, datagram: &Datagram) -> c_uint {
     (message.msg_controllen, message.msg_flags) = (0, 0);
     unsafe {

@@ -1,7 +1,7 @@
-//! What is on a disk and what a power loss leaves of it: of the contents of a file any part of what was not flushed is lost, of
-//! the changes of names in a directory all but the first few. docs/adr/0031 expects no more of disks.
+//! Disks, and what a power loss leaves on them. It may take any of the unflushed writes to a file, and all but the
+//! first few unflushed changes of names in a directory. docs/adr/0031 expects no more of disks.
 //!
-//! Each change is kept with what undoes it, until a flush makes it last. The changes themselves are made by `files`.
+//! Each change is kept with what undoes it, until a flush makes it permanent. `files` makes the changes themselves.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,9 +19,9 @@ use crate::state::{Host, Machine, with};
 pub struct Disk {
     /// The longest time that a flush takes, in microseconds.
     pub flush_micros: u32,
-    /// There is no room for more.
+    /// The disk has no room for more.
     pub full: bool,
-    /// Flushes are answered, and nothing is kept for them.
+    /// Flushes succeed without making anything permanent.
     pub lies: bool,
 }
 
@@ -35,23 +35,23 @@ impl Default for Disk {
 #[derive(Default)]
 pub(crate) struct Disks {
     roots: Vec<(Host, PathBuf)>,
-    /// Files with contents that are not flushed.
+    /// Files with unflushed contents, by inode.
     files: BTreeMap<u64, Contents>,
-    /// Changes of names that are not flushed, the oldest first.
+    /// Unflushed changes of names, the oldest first.
     names: Vec<Named>,
     graves: u64,
     /// The number of the latest change.
     latest: u64,
 }
 
-/// What of a file is not flushed.
+/// The unflushed writes to a file.
 struct Contents {
     host: Host,
     file: File,
     writes: Vec<Overwritten>,
 }
 
-/// What stood where something was written, and how long the file was.
+/// The bytes that a write replaced, and the file's length before.
 struct Overwritten {
     number: u64,
     at: u64,
@@ -62,24 +62,24 @@ struct Overwritten {
 struct Named {
     number: u64,
     host: Host,
-    /// The directory whose flush makes it last.
+    /// The directory whose flush makes the change permanent.
     dir: PathBuf,
     undo: Undo,
 }
 
 /// What undoes a change of a name.
 pub(crate) enum Undo {
-    /// There was no such name.
+    /// The name did not exist.
     Remove(PathBuf),
-    /// There was a file, which is kept here.
+    /// The name was a file's, which is kept at `from`.
     Restore { name: PathBuf, from: PathBuf },
-    /// There was a directory.
+    /// The name was a directory's.
     MakeDir(PathBuf),
-    /// It had this name, and the new name was that file's, if anybody's.
+    /// The file was called `from`, and `replaced` keeps the file that was called `to`, if there was one.
     Rename { from: PathBuf, to: PathBuf, replaced: Option<PathBuf> },
 }
 
-/// From now on the disk of a host is such a one.
+/// Replaces the properties of a host's disk.
 pub fn set_disk(host: Host, disk: Disk) {
     with(|machine| machine.hosts.entry(host).or_default().disk = disk);
 }
@@ -89,17 +89,17 @@ pub fn mount(host: Host, root: &Path) {
     with(|machine| machine.disks.roots.push((host, root.to_owned())));
 }
 
-/// From now on nothing that these hosts do has an effect, as nothing runs there.
+/// Makes everything that these hosts do have no effect, as if nothing ran there.
 pub fn switch_off(hosts: &[Host]) {
     with(|machine| hosts.iter().for_each(|host| machine.hosts.entry(*host).or_default().off = true));
 }
 
-/// The hosts can run again.
+/// Lets what these hosts do have effects again.
 pub fn switch_on(hosts: &[Host]) {
     with(|machine| hosts.iter().for_each(|host| machine.hosts.entry(*host).or_default().off = false));
 }
 
-/// What a power loss leaves on the disk of a host. Nothing may run there.
+/// Takes from a host's disk what a power loss takes. Nothing may run on the host.
 pub fn lose_unflushed(host: Host) {
     with(|machine| {
         let Machine { disks, chance, .. } = machine;
@@ -112,8 +112,8 @@ pub fn descriptors() -> Vec<RawFd> {
     with(|machine| machine.disks.files.values().map(|contents| contents.file.as_raw_fd()).collect())
 }
 
-/// Takes a directory away for good, as from a host that has got another disk. Nothing may run there, and nothing may be there
-/// that is not flushed.
+/// Removes a directory for good, as if the host had got another disk. Nothing may run there, and all changes there must
+/// be flushed.
 pub fn wipe(dir: &Path) {
     with(|_| drop(fs::remove_dir_all(dir)));
 }
@@ -129,7 +129,7 @@ pub(crate) enum Flushed {
 /// A flush that has begun.
 pub(crate) struct Flush {
     what: Flushed,
-    /// The number of the last change that it is about.
+    /// The number of the last change that it covers.
     until: u64,
 }
 
@@ -139,7 +139,7 @@ impl Disks {
         self.roots.iter().find(|(_, root)| path.starts_with(root)).map(|(host, _)| *host)
     }
 
-    /// A place that keeps a file under another name.
+    /// A new name under which a file can be kept.
     fn grave(&mut self, host: Host) -> Option<PathBuf> {
         let root = self.roots.iter().find(|(of, _)| *of == host).map(|(_, root)| root)?;
         self.graves += 1;
@@ -158,13 +158,14 @@ impl Disks {
         self.files.get(&inode).map(|contents| contents.host)
     }
 
-    /// A name in this directory was changed.
+    /// Notes that a name in this directory was changed.
     pub(crate) fn note_name(&mut self, host: Host, dir: &Path, undo: Undo) {
         self.latest += 1;
         self.names.push(Named { number: self.latest, host, dir: dir.to_owned(), undo });
     }
 
-    /// Up to so many bytes of a file that is so long are about to be overwritten. `open` gives the file if it is not known.
+    /// Notes that `count` bytes at `at` of a file of this length are about to be overwritten. `open` opens the file if
+    /// it is not known yet.
     pub(crate) fn note_write(
         &mut self,
         (host, inode, length): (Host, u64, u64),
@@ -185,12 +186,12 @@ impl Disks {
         }
     }
 
-    /// A flush that begins now.
+    /// Begins a flush.
     pub(crate) fn begin_flush(&self, what: Flushed) -> Flush {
         Flush { what, until: self.latest }
     }
 
-    /// The host on whose disk that is, if there is something to flush.
+    /// The host on whose disk the flush is, if there is something to flush.
     pub(crate) fn host_of_flush(&self, flush: &Flush) -> Option<Host> {
         match &flush.what {
             Flushed::File(inode) => self.host_of_file(*inode),
@@ -198,7 +199,7 @@ impl Disks {
         }
     }
 
-    /// What was changed before that flush began lasts.
+    /// Makes permanent what was changed before the flush began.
     pub(crate) fn end_flush(&mut self, Flush { what, until }: Flush) {
         match what {
             Flushed::File(inode) => {
@@ -222,7 +223,7 @@ impl Disks {
         for contents in self.files.extract_if(.., |_, contents| contents.host == host) {
             contents.1.lose(chance);
         }
-        // Of each directory's changes the first few last.
+        // In each directory, the first few changes survive.
         let mut last: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for named in self.names.iter().filter(|named| named.host == host) {
             *last.entry(named.dir.clone()).or_default() += 1;
@@ -241,7 +242,7 @@ impl Disks {
             }
         }
         for named in undone.into_iter().rev() {
-            // What it was about may be gone with a directory.
+            // The name may be gone together with its directory.
             let _gone = named.undo.act(self.grave(host));
         }
     }
@@ -279,7 +280,7 @@ impl Undo {
         }
     }
 
-    /// It is not needed any more.
+    /// Removes what was kept for undoing, because the change is permanent.
     fn forget(&self) {
         let kept = match self {
             Self::Restore { from, .. } => Some(from),

@@ -9,7 +9,7 @@ use crate::sys;
 use crate::threads::{self, Wait};
 use crate::time;
 
-/// Of threads that watch such descriptors, those for which something has happened.
+/// Of the threads that wait for these descriptors, those for which something has happened.
 pub(crate) fn ready(watching: &[(u32, c_int)]) -> Vec<u32> {
     let mut looks: Vec<pollfd> =
         watching.iter().map(|(_, fd)| pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
@@ -53,7 +53,7 @@ unsafe extern "C" fn poll(descriptors: *mut pollfd, count: libc::nfds_t, timeout
     }
 }
 
-/// No run changes which signals are let through meanwhile.
+/// In a run the signal mask is ignored, because no run changes it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ppoll(
     descriptors: *mut pollfd,

@@ -1,5 +1,5 @@
-//! The functions about files: each notes what it changes on the disk of a host, so that a power loss can take it. A full disk
-//! takes nothing more, and a host that is off changes nothing.
+//! The functions for files: each notes what it changes on the disk of a host, so that a power loss can undo it. A full
+//! disk takes nothing more, and a host that is off changes nothing.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::processes;
 use crate::state::{Host, Machine, WORLD, me, with};
 use crate::{sys, time};
 
-/// Whether this thread's host does nothing any more.
+/// Whether this thread's host is off, so that its calls have no effect.
 pub(crate) fn is_off() -> bool {
     me().is_some_and(|me| {
         with(|machine| {
@@ -44,15 +44,15 @@ fn path_of(dir: c_int, name: *const c_char) -> Option<PathBuf> {
 /// Where an open file is, if it has a name.
 fn opened_path(fd: c_int) -> Option<PathBuf> {
     let found = fs::read_link(proc_path(fd)).ok()?;
-    // Of one that was removed the kernel says so.
+    // The kernel marks the path of a removed file.
     (!found.as_os_str().as_bytes().ends_with(b" (deleted)")).then_some(found)
 }
 
-/// How a change is refused.
+/// Why a change is refused.
 enum Refused {
-    /// Nothing runs there.
+    /// The host is off.
     Off,
-    /// There is no room.
+    /// The disk is full.
     Full,
 }
 
@@ -77,7 +77,7 @@ fn admit(path: &Path, grows: bool) -> Result<Option<Host>, Refused> {
     })
 }
 
-/// Does something to a name, and notes what undoes it.
+/// Changes a name, and notes what undoes the change.
 fn change(
     path: Option<PathBuf>,
     grows: bool,
@@ -244,13 +244,13 @@ fn tracked(fd: c_int, found: &libc::stat) -> Option<(Host, u64, u64)> {
     Some((host, found.st_ino, found.st_size as u64))
 }
 
-/// Notes what stands in a file where something is about to be written.
+/// Notes the bytes of a file that are about to be overwritten.
 fn note_write(fd: c_int, file: (Host, u64, u64), at: u64, count: usize) {
     let open = || File::options().read(true).write(true).open(proc_path(fd)).ok();
     with(|machine| machine.disks.note_write(file, (at, count), open));
 }
 
-/// The same for a file that may be none of a host's.
+/// As `note_write`, if the file is on a host's disk.
 fn overwrite(fd: c_int, at: u64, count: usize) {
     if let Some(file) = stat(fd).and_then(|found| tracked(fd, &found)) {
         note_write(fd, file, at, count);
@@ -265,7 +265,7 @@ fn position(fd: c_int) -> u64 {
     u64::try_from(found).unwrap_or_default()
 }
 
-/// Asks whether this thread may write so many bytes.
+/// Whether this thread may write this number of bytes now.
 ///
 /// # Errors
 /// The number of the error with which the write fails.
@@ -275,7 +275,7 @@ fn admit_write(fd: c_int, at: impl FnOnce() -> u64, count: usize) -> Result<(), 
     }
     let Some(found) = stat(fd) else { return Ok(()) };
     let Some(file) = tracked(fd, &found) else {
-        // What wakes the threads of a host goes on: they have to come to their end.
+        // Writes that wake a host's threads still work, because these threads must end.
         let is_socket = found.st_mode & libc::S_IFMT == libc::S_IFSOCK;
         return if is_socket && is_off() { Err(libc::EPIPE) } else { Ok(()) };
     };
@@ -349,7 +349,7 @@ unsafe extern "C" fn send(fd: c_int, bytes: *const c_void, count: size_t, flags:
     unsafe { sys::call(libc::SYS_sendto, [fd as usize, bytes as usize, count, flags as usize, 0, 0]) }
 }
 
-/// A flush of a file or of a directory's names: takes its time, and makes last what was done before it began.
+/// Flushes a file or a directory's names: takes its time, and makes permanent what was done before it began.
 fn flush(number: libc::c_long, fd: c_int) -> c_int {
     if let Some(me) = me() {
         let flush = flushed(fd).map(|what| with(|machine| machine.disks.begin_flush(what)));
@@ -376,7 +376,7 @@ fn flush(number: libc::c_long, fd: c_int) -> c_int {
     unsafe { sys::call(number, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
 }
 
-/// What a flush of this descriptor is about.
+/// What a flush of this descriptor covers.
 fn flushed(fd: c_int) -> Option<Flushed> {
     let found = stat(fd)?;
     match found.st_mode & libc::S_IFMT {
@@ -395,7 +395,7 @@ unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
     flush(libc::SYS_fdatasync, fd)
 }
 
-/// A whole file system's.
+/// Flushes a whole file system.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
     flush(libc::SYS_syncfs, fd)

@@ -1,4 +1,4 @@
-//! `syscall`, by which locks of Rust programs wait, and others ask for random numbers.
+//! `syscall`, with which Rust's locks wait, and other code asks for random numbers.
 
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use crate::sys;
 use crate::threads::{self, Wait};
 use crate::time;
 
-/// The C library's has as many arguments as a call needs; on this processor they are in the same places.
+/// The C library's function is variadic. Six fixed arguments are in the same places on this processor.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,

@@ -1,4 +1,4 @@
-//! Processes that are pretended: whatever a host starts is a thread of the test's, with a number, a start time, a descriptor
+//! Simulated processes: a program that a host starts is a thread of the test, with a number, a start time, a descriptor
 //! to wait with and signals to read.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use crate::state::{Host, WORLD, me, with};
 use crate::sys::{self, Original};
 use crate::threads::{self, Wait};
 
-/// Numbers of pretended processes are above all others, which Linux keeps below 2^22.
+/// Numbers of simulated processes are above all real ones, which Linux keeps below 2^22.
 const FIRST_PID: u32 = 1 << 23;
 
 /// A process that a host wants to start.
@@ -22,9 +22,9 @@ const FIRST_PID: u32 = 1 << 23;
 pub struct Start {
     /// The host.
     pub host: Host,
-    /// Its standard input, if that is not inherited.
+    /// The standard input, if it is not inherited.
     pub stdin: Option<OwnedFd>,
-    /// Itself.
+    /// The process.
     pub process: Process,
 }
 
@@ -45,7 +45,7 @@ struct State {
     signals: VecDeque<c_int>,
     /// Its wait status once it has ended.
     ended: Option<c_int>,
-    /// Descriptors that become readable with its end.
+    /// Descriptors that become readable when the process ends.
     watched: Vec<OwnedFd>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Processes {
     starter: Option<Starter>,
     all: BTreeMap<u32, State>,
     next: u32,
-    /// Which process a descriptor is of.
+    /// The process of each descriptor.
     descriptors: BTreeMap<c_int, u32>,
 }
 
@@ -64,7 +64,7 @@ pub fn start_by(starter: impl Fn(Start) + Send + Sync + 'static) {
     with(|machine| machine.processes.starter = Some(Arc::new(starter)));
 }
 
-/// A new process of a host.
+/// Begins a process on a host.
 pub fn begin(host: Host) -> Process {
     with(|machine| {
         let started = machine.clock.now / 10_000_000;
@@ -77,7 +77,7 @@ pub fn begin(host: Host) -> Process {
     })
 }
 
-/// Kills all processes of a host. They notice when they run next: on a paused host not before it goes on.
+/// Kills all processes of a host. They notice when they run next; on a paused host, once it is resumed.
 pub fn kill_all(host: Host) {
     let living: Vec<u32> = with(|machine| {
         let all = machine.processes.all.iter();
@@ -87,7 +87,7 @@ pub fn kill_all(host: Host) {
 }
 
 impl Process {
-    /// Waits for a signal, at most so long.
+    /// Waits for a signal, at most for this time.
     pub fn signal(&self, limit: Duration) -> Option<c_int> {
         let me = me().expect("a thread of the run");
         let deadline = with(|machine| machine.clock.now + limit.as_nanos() as u64);
@@ -105,7 +105,7 @@ impl Process {
         }
     }
 
-    /// It ends.
+    /// Ends the process with this wait status.
     pub fn end(&self, status: c_int) {
         let watched = with(|machine| {
             let Some(state) = machine.processes.all.get_mut(&self.pid) else { return Vec::new() };
@@ -139,7 +139,7 @@ fn send(pid: u32, signal: c_int) {
     });
 }
 
-/// What `/proc/PID/stat` says, if the path is of a pretended process.
+/// The content of `/proc/PID/stat`, if the path belongs to a simulated process.
 fn stat_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
     me()?;
     let pid = path.to_str().ok()?.strip_prefix("/proc/")?.strip_suffix("/stat")?.parse().ok()?;
@@ -156,7 +156,7 @@ fn stat_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
     Some(file_of(text.as_bytes()))
 }
 
-/// The kernel's random ID of the time since this thread's host booted, if the path is of that.
+/// The kernel's random ID of this boot of the thread's host, if the path is that of this ID.
 fn boot_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
     let me = me().filter(|_| path == c"/proc/sys/kernel/random/boot_id")?;
     let boot =
@@ -164,7 +164,7 @@ fn boot_file(path: &CStr) -> Option<Result<OwnedFd, c_int>> {
     Some(file_of(format!("{boot:08x}-0000-4000-8000-000000000000\n").as_bytes()))
 }
 
-/// A file with this in it.
+/// A file with this content.
 fn file_of(bytes: &[u8]) -> Result<OwnedFd, c_int> {
     let args = [c"machine".as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0];
     let made = unsafe { sys::raw(libc::SYS_memfd_create, args) };
@@ -177,14 +177,14 @@ fn file_of(bytes: &[u8]) -> Result<OwnedFd, c_int> {
     written.map(|()| file.into()).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Another descriptor of the same, if there is one left.
+/// A duplicate of the descriptor, if one is free.
 fn copy_of(fd: c_int) -> Option<OwnedFd> {
     let args = [fd as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
     let copy = unsafe { sys::raw(libc::SYS_fcntl, args) };
     (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy as c_int) })
 }
 
-/// `pidfd_open`, if it is about a pretended process.
+/// `pidfd_open`, if it names a simulated process.
 pub(crate) fn open_descriptor(pid: usize) -> Option<isize> {
     me()?;
     let pid = u32::try_from(pid).ok().filter(|pid| is_pretended(*pid))?;
@@ -214,7 +214,7 @@ pub(crate) fn open_descriptor(pid: usize) -> Option<isize> {
     Some(sys::fail(libc::ESRCH))
 }
 
-/// `pidfd_send_signal`, if it is about a pretended process.
+/// `pidfd_send_signal`, if it is for a simulated process.
 pub(crate) fn signal_by_descriptor(fd: usize, signal: usize) -> Option<isize> {
     me()?;
     let pid = with(|machine| machine.processes.descriptors.get(&(fd as c_int)).copied())?;
@@ -241,7 +241,7 @@ unsafe extern "C" fn pidfd_send_signal(fd: c_int, signal: c_int, info: *mut c_vo
     }) as c_int
 }
 
-/// A descriptor is closed.
+/// Forgets a descriptor, because it is closed.
 pub(crate) fn forget(processes: &mut Processes, fd: c_int) {
     processes.descriptors.remove(&fd);
 }
@@ -282,7 +282,7 @@ unsafe extern "C" fn waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> 
 }
 
 thread_local! {
-    /// What the next process that this thread starts has as standard input.
+    /// The standard input of the next process that this thread starts.
     static STDIN: std::cell::Cell<c_int> = const { std::cell::Cell::new(-1) };
 }
 
@@ -340,7 +340,7 @@ unsafe extern "C" fn posix_spawnp(
     0
 }
 
-/// The paths that are the machine's to answer, for whoever opens files.
+/// Opens a path whose content the machine provides itself; `None` for all other paths.
 pub(crate) unsafe fn opened(path: *const c_char) -> Option<c_int> {
     let path = unsafe { CStr::from_ptr(path) };
     stat_file(path).or_else(|| boot_file(path)).map(|made| match made {

@@ -1,5 +1,5 @@
-//! TCP between hosts. A socket that listens or dials becomes a Unix socket under the same descriptor: the kernel moves its
-//! bytes at once, and whoever the test names carries them from one host to another. The address of a host is 10.0.0.N.
+//! TCP between hosts. A socket that listens or dials becomes a Unix socket under the same descriptor: the kernel moves
+//! its bytes at once, and the test's carrier takes them from one host to another. The address of a host is 10.0.0.N.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -14,21 +14,21 @@ use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_un, sockle
 use crate::state::{Host, Machine, me, with};
 use crate::{datagrams, processes, sys};
 
-/// What the names of all sockets here begin with, after the zero byte that keeps them off the file system.
+/// The beginning of all socket names here, after the zero byte that keeps them off the file system.
 const PREFIX: &[u8] = b"machine-";
-/// The first port that is given to those who do not ask for one.
+/// The first port for sockets that do not ask for a certain port.
 const FREE_PORT: u16 = 40_000;
 
 /// A connection that a host opens, from the carrier's side.
 #[derive(Debug)]
 pub struct Dial {
-    /// Who dials.
+    /// The host that dials.
     pub from: Host,
-    /// Its address.
+    /// The address of the dialing socket.
     pub local: SocketAddrV4,
-    /// Whom it dials.
+    /// The address that it dials.
     pub to: SocketAddrV4,
-    /// What the dialer writes is read here, and the other way round. Does not block.
+    /// The other end of the dialer's socket. It does not block.
     pub end: OwnedFd,
 }
 
@@ -39,7 +39,7 @@ type Carrier = Arc<dyn Fn(Dial) + Send + Sync>;
 pub(crate) struct Sockets {
     carrier: Option<Carrier>,
     listening: BTreeMap<c_int, SocketAddrV4>,
-    /// Own and other address of those whose descriptor has no name of ours.
+    /// Own and peer address of each connected socket that has no name of ours.
     dialled: BTreeMap<c_int, (SocketAddrV4, SocketAddrV4)>,
     ports: BTreeMap<Host, u16>,
 }
@@ -51,7 +51,7 @@ impl Sockets {
         *next
     }
 
-    /// The address of a host's socket for datagrams, which asks for this port.
+    /// The address of a host's datagram socket that asks for this port.
     pub(crate) fn place(&mut self, host: Host, fd: c_int, port: u16) -> SocketAddrV4 {
         let port = if port == 0 { self.free_port(host) } else { port };
         let at = SocketAddrV4::new(address_of(host), port);
@@ -72,13 +72,12 @@ pub fn host_of(address: Ipv4Addr) -> Host {
     Host(u32::from_be_bytes([0, 0, high, low]))
 }
 
-/// From now on `carrier` is given every connection that is opened while somebody listens there. It is called on the dialer's
-/// thread.
+/// From now on `carrier` is given every connection to an address with a listener. It is called on the dialer's thread.
 pub fn carry_by(carrier: impl Fn(Dial) + Send + Sync + 'static) {
     with(|machine| machine.sockets.carrier = Some(Arc::new(carrier)));
 }
 
-/// Hands a connection to whoever listens at this address; the end of the carrier, which does not block.
+/// Hands a connection to the listener at this address. Returns the carrier's end, which does not block.
 ///
 /// # Errors
 /// Nobody listens there, or nobody accepts.
@@ -137,14 +136,14 @@ fn option(fd: c_int, option: c_int) -> Option<c_int> {
     (found == 0).then_some(value)
 }
 
-/// Who calls, and which address a call about a socket is about, if the machine is to answer it; and whether the socket is one
-/// of streams.
+/// The calling thread, the address of a call on a socket, and whether the socket is a stream; `None` if the machine
+/// does not answer the call.
 unsafe fn asked(fd: c_int, address: *const sockaddr) -> Option<(u32, SocketAddrV4, bool)> {
     let (me, at) = (me()?, unsafe { self::address(address) }?);
     Some((me, at, option(fd, libc::SO_TYPE)? == libc::SOCK_STREAM))
 }
 
-/// An address of the internet. Hosts have no IPv6; who listens on all addresses of it gets the host's own.
+/// An internet address. Hosts have no IPv6, so a listener on all IPv6 addresses gets the host's own address.
 pub(crate) unsafe fn address(address: *const sockaddr) -> Option<SocketAddrV4> {
     if address.is_null() {
         return None;
@@ -160,7 +159,7 @@ pub(crate) unsafe fn address(address: *const sockaddr) -> Option<SocketAddrV4> {
     Some(SocketAddrV4::new(ip, u16::from_be(port)))
 }
 
-/// The same as the C library has it.
+/// The address in the C library's form.
 pub(crate) fn sockaddr_of(address: SocketAddrV4) -> sockaddr_in {
     let mut it: sockaddr_in = unsafe { std::mem::zeroed() };
     it.sin_family = libc::AF_INET as sa_family_t;
@@ -264,7 +263,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { sys::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
 }
 
-/// Asks the kernel for a name, and gives the address in it where it is one of ours.
+/// Asks the kernel for a socket's name, and returns the address in it if the name is one of ours.
 unsafe fn name(
     number: libc::c_long,
     [fd, flags]: [usize; 2],

@@ -1,7 +1,7 @@
 //! The state of the machine, one for the process, and the way in.
 //!
-//! Only the thread whose turn it is touches the state, so that its lock is never waited for by those that belong to the run;
-//! it is there for threads that do not.
+//! Only the thread whose turn it is touches the state, so threads of the run never wait for its lock. The lock is there
+//! for threads outside of the run.
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ use crate::sockets::Sockets;
 use crate::threads::{self, Threads};
 use crate::time::Clock;
 
-/// A machine of the simulated world.
+/// A computer of the simulated world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host(pub u32);
 
-/// The host of the test itself: never paused, never wrong.
+/// The host of the test itself, which is never paused and whose clock is never wrong.
 pub const WORLD: Host = Host(0);
 
-/// All there is of a run.
+/// The whole state of a run.
 pub(crate) struct Machine {
     pub(crate) chance: Chance,
     pub(crate) clock: Clock,
@@ -36,16 +36,16 @@ pub(crate) struct Machine {
     boots: u64,
 }
 
-/// What is so of a host now.
+/// The present state of a host.
 #[derive(Default)]
 pub(crate) struct HostState {
     pub(crate) paused: bool,
-    /// What its wall clock is ahead of the world's, in nanoseconds.
+    /// Nanoseconds by which its wall clock is ahead of the world's.
     pub(crate) clock_ahead: i64,
     pub(crate) disk: Disk,
-    /// Tells the time since it booted from all others, as the kernel's random ID does.
+    /// Identifies this boot, like the kernel's random boot ID.
     pub(crate) boot: u64,
-    /// Nothing that its threads do has an effect.
+    /// The host is off: nothing that its threads do has an effect.
     pub(crate) off: bool,
 }
 
@@ -54,17 +54,17 @@ static LOCKED: AtomicBool = AtomicBool::new(false);
 static MACHINE: Cellar = Cellar(UnsafeCell::new(None));
 
 struct Cellar(UnsafeCell<Option<Machine>>);
-// Entered under `LOCKED` alone.
+// Its content is used only while `LOCKED` is held.
 unsafe impl Sync for Cellar {}
 
 thread_local! {
     /// This thread's number in the run, if it belongs to one.
     static ME: Cell<Option<u32>> = const { Cell::new(None) };
-    /// In the machine already: what it calls of the C library is for real.
+    /// This thread is inside the machine, so its calls of the C library are real ones.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread's number, if what it asks of the C library is the machine's to answer.
+/// This thread's number, if the machine answers its calls of the C library.
 pub(crate) fn me() -> Option<u32> {
     if !ACTIVE.load(Ordering::Relaxed) || INSIDE.get() { None } else { ME.get() }
 }
@@ -85,10 +85,10 @@ pub(crate) fn with<T>(act: impl FnOnce(&mut Machine) -> T) -> T {
     done
 }
 
-/// Runs a simulation on this thread, which belongs to [`WORLD`], until it returns. The process can have one, once.
+/// Runs a simulation on this thread, which belongs to [`WORLD`], until it returns. Each process can do this once.
 ///
 /// # Panics
-/// In a process that has had one.
+/// The process has run a simulation before.
 pub fn run<T>(seed: u64, simulation: impl FnOnce() -> T) -> T {
     let before = unsafe { &mut *MACHINE.0.get() };
     assert!(before.is_none(), "one run for a process");
@@ -111,7 +111,7 @@ pub fn run<T>(seed: u64, simulation: impl FnOnce() -> T) -> T {
     done
 }
 
-/// These hosts boot, as one machine: what tells one boot from another is new.
+/// Boots these hosts as one computer: they get a new common boot ID.
 pub fn boot(hosts: &[Host]) {
     with(|machine| {
         machine.boots += 1;
@@ -121,7 +121,7 @@ pub fn boot(hosts: &[Host]) {
     });
 }
 
-/// How long the run has taken, in its own time.
+/// The virtual time since the run began.
 pub fn now() -> Duration {
     with(|machine| Duration::from_nanos(machine.clock.now))
 }

@@ -15,12 +15,12 @@ pub(crate) unsafe fn raw(number: c_long, args: [usize; 6]) -> isize {
     result
 }
 
-/// The same with an errno and -1, as the C library has it.
+/// The same, but returns -1 and sets errno on an error, like the C library.
 pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> isize {
     answer(unsafe { raw(number, args) })
 }
 
-/// An answer of the kernel as the C library gives it.
+/// Turns a result of the kernel into that of the C library.
 pub(crate) fn answer(result: isize) -> isize {
     if (-4095..0).contains(&result) { fail(-result as c_int) } else { result }
 }

@@ -1,4 +1,4 @@
-//! Threads: one of the run's runs at a time. A thread gives way where it would wait, and where it says that it could.
+//! Threads: one thread of the run runs at a time. A thread gives way where it would wait, and where it yields.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::epoll;
+use crate::memory;
 use crate::state::{Host, Machine, WORLD, become_thread, me, with};
 use crate::sys::{self, Original};
 
@@ -20,13 +21,13 @@ pub(crate) const FIRST: u32 = 0;
 pub(crate) enum Wait {
     /// A time.
     Sleep,
-    /// To be woken at this address.
+    /// A wake-up at this address.
     Futex(usize),
-    /// Something to happen to what this descriptor watches.
+    /// An event on what this descriptor watches.
     Epoll(c_int),
     /// The end of this thread.
     Join(u32),
-    /// This number to be signalled by what stands for the kernel.
+    /// A signal for this number, from the simulated kernel.
     Signal(u64),
 }
 
@@ -39,7 +40,7 @@ enum State {
 struct Thread {
     host: Host,
     state: State,
-    /// What it waited for did not happen in time.
+    /// The thread waited for something that did not happen in time.
     late: bool,
     /// 1 when it may run.
     turn: Arc<AtomicU32>,
@@ -70,7 +71,7 @@ impl Threads {
         self.all.get(&thread).map(|thread| thread.host)
     }
 
-    /// Wakes up to `count` of those that wait for this, the oldest threads first. Returns how many.
+    /// Wakes up to `count` threads that wait for this, the oldest first. Returns how many it woke.
     pub(crate) fn wake(&mut self, what: Wait, count: usize) -> usize {
         let waiting = self
             .all
@@ -85,7 +86,7 @@ impl Threads {
     }
 }
 
-/// Calls `start` so that threads which it starts belong to this host.
+/// Calls `start`; threads that it starts belong to this host.
 pub fn on_host<T>(host: Host, start: impl FnOnce() -> T) -> T {
     let before = START_ON.replace(Some(host));
     let done = start();
@@ -104,24 +105,24 @@ pub fn threads_of(host: Host) -> usize {
     with(|machine| machine.threads.all.values().filter(|thread| thread.host == host).count())
 }
 
-/// The host stands still: none of its threads runs until it is resumed.
+/// Pauses a host: none of its threads runs until it is resumed.
 pub fn pause(host: Host) {
     with(|machine| machine.hosts.entry(host).or_default().paused = true);
 }
 
-/// The host goes on.
+/// Resumes a host.
 pub fn resume(host: Host) {
     with(|machine| machine.hosts.entry(host).or_default().paused = false);
 }
 
-/// Gives way until what it waits for has happened. Says whether that came in time.
+/// Gives way until what the thread waits for has happened. Returns whether this was in time.
 pub(crate) fn block(me: u32, what: Wait, deadline: Option<u64>) -> bool {
     with(|machine| set(machine, me, State::Waiting { what, deadline }));
     give_way(me);
     with(|machine| machine.threads.all.get(&me).is_some_and(|thread| !thread.late))
 }
 
-/// Lets others run that can.
+/// Lets other ready threads run.
 pub(crate) fn yield_turn(me: u32) {
     with(|machine| set(machine, me, State::Runnable));
     give_way(me);
@@ -156,7 +157,7 @@ fn wait_for(turn: &AtomicU32) {
     }
 }
 
-/// The thread that runs next. If none can, time goes on until one can.
+/// The thread that runs next. If no thread can run, time passes until one can.
 fn choose(machine: &mut Machine) -> u32 {
     loop {
         let ready = ready(machine);
@@ -177,7 +178,7 @@ fn is_paused(machine: &Machine, thread: &Thread) -> bool {
     machine.hosts.get(&thread.host).is_some_and(|host| host.paused)
 }
 
-/// Those that can run now.
+/// The threads that can run now.
 fn ready(machine: &Machine) -> Vec<u32> {
     let (mut ready, mut watching) = (Vec::new(), Vec::new());
     for (number, thread) in &machine.threads.all {
@@ -188,14 +189,15 @@ fn ready(machine: &Machine) -> Vec<u32> {
             State::Waiting { .. } => {}
         }
     }
-    // Those that watch descriptors are as ready as others, but to ask for each turn would cost a call for each.
+    // Threads that watch descriptors are checked only if no other thread can run, because each check costs a system
+    // call.
     if ready.is_empty() {
         ready = epoll::ready(&watching);
     }
     ready
 }
 
-/// Lets time pass to the next moment for which a thread waits, and wakes those that wait for it.
+/// Lets time pass to the next moment for which a thread waits, and wakes the threads that wait for it.
 fn pass_time(machine: &mut Machine) {
     let waiting = |thread: &Thread| match thread.state {
         State::Waiting { deadline, .. } => deadline,
@@ -225,6 +227,7 @@ fn stuck(machine: &Machine) -> ! {
 /// What a new thread begins with.
 struct Begin {
     number: u32,
+    host: Host,
     turn: Arc<AtomicU32>,
     routine: extern "C" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
@@ -234,6 +237,7 @@ extern "C" fn begin(begin: *mut c_void) -> *mut c_void {
     let begin = unsafe { Box::from_raw(begin.cast::<Begin>()) };
     wait_for(&begin.turn);
     become_thread(Some(begin.number));
+    memory::count_for(begin.host);
     let result = (begin.routine)(begin.argument);
     become_thread(None);
     let next = with(|machine| {
@@ -264,16 +268,16 @@ unsafe extern "C" fn pthread_create(
 ) -> c_int {
     let create: Create = unsafe { std::mem::transmute(PTHREAD_CREATE.get()) };
     let Some(me) = me() else { return unsafe { create(handle, attributes, routine, argument) } };
-    let (number, turn) = with(|machine| {
+    let (number, host, turn) = with(|machine| {
         let threads = &mut machine.threads;
         let host = START_ON.get().unwrap_or(threads.all[&me].host);
         let (number, turn) = (threads.next, Arc::new(AtomicU32::new(0)));
         threads.next += 1;
         let thread = Thread { host, state: State::Runnable, late: false, turn: turn.clone(), handle: 0 };
         threads.all.insert(number, thread);
-        (number, turn)
+        (number, host, turn)
     });
-    let start = Box::into_raw(Box::new(Begin { number, turn, routine, argument }));
+    let start = Box::into_raw(Box::new(Begin { number, host, turn, routine, argument }));
     let created = unsafe { create(handle, attributes, begin, start.cast()) };
     with(|machine| {
         if created != 0 {

@@ -8,11 +8,13 @@ use crate::state::{Host, WORLD, me, with};
 use crate::sys::{self, Original};
 use crate::threads::{self, Wait};
 
-/// What wall clocks show at the beginning, in seconds since 1970: a day in 2023. Files are as old as the real clock says, which is later, so that to the hosts none of them is old.
+/// The time of wall clocks at the beginning, in seconds since 1970: a day in 2023. Files have real times, which are
+/// later, so hosts consider no file old.
 pub const EPOCH: u64 = 1_700_000_000;
-/// What monotonic clocks show at the beginning: hosts have been up for a while.
+/// The time of monotonic clocks at the beginning, as if hosts had been up for a while.
 const UPTIME: u64 = 1_000_000_000_000;
-/// So many looks at clocks, with nothing between them that takes time, take a microsecond: who waits by looking gets there.
+/// After this many reads of clocks while time stands still, a microsecond passes, so that loops which wait by reading
+/// end.
 const LOOKS: u32 = 10_000;
 const SECOND: u64 = 1_000_000_000;
 
@@ -36,25 +38,25 @@ impl Clock {
         self.now
     }
 
-    /// Time goes on to this moment.
+    /// Lets time pass to this moment.
     pub(crate) fn pass_to(&mut self, moment: u64) {
         if moment > self.now {
             (self.looks, self.now) = (0, moment);
         }
     }
 
-    /// When a monotonic clock will show this.
+    /// The moment at which a monotonic clock shows this time.
     pub(crate) fn when_monotonic(&self, shows: u64) -> u64 {
         shows.saturating_sub(UPTIME)
     }
 }
 
-/// From now on the wall clock of a host is so many seconds ahead of the world's, or behind it if there are less than none.
+/// Sets a host's wall clock this many seconds ahead of the world's, or behind it if the number is negative.
 pub fn set_clock(host: Host, ahead: i64) {
     with(|machine| machine.hosts.entry(host).or_default().clock_ahead = ahead * SECOND as i64);
 }
 
-/// What a clock shows to this thread, if it belongs to a run.
+/// The time of a clock for this thread, if it belongs to a run.
 fn shown(clock: clockid_t) -> Option<u64> {
     let me = me()?;
     let shown = with(|machine| {

@@ -1,8 +1,8 @@
-//! What must be true of any history. It knows nothing of the nodes but what was seen of them.
+//! What must be true of any history. It knows only what was seen of the nodes.
 //!
-//! - `story`: what happened to one job, from all notes; `unit`, `texts`: what its clients see.
-//! - `attempts`: what its controller tries, and when; `together`: what concerns jobs with each other.
-//! - `capacity`, `order`: where jobs have room, and who is first. `forgotten`: what a store knows no more.
+//! - `story`: what happened to one job, from all notes; `unit`, `texts`: what the job's clients see.
+//! - `attempts`: what the job's controller tries, and when; `together`: jobs that depend on or exclude each other.
+//! - `capacity`, `order`: where jobs have room, and which is first. `forgotten`: jobs that a store or a node has lost.
 
 mod attempts;
 mod capacity;
@@ -41,7 +41,7 @@ pub(super) fn check(notes: &[(Duration, Note)], jobs: &[Job]) -> Vec<String> {
             .into_iter()
             .chain(unit::check(story))
             .chain(texts::check_payload(story))
-            .chain(texts::check(story))
+            .chain(texts::check(story, Duration::ZERO))
             .chain(attempts::check(story));
         missed.extend(of_job.map(|what| format!("{}: {what}", story.job.tag)));
     }
@@ -62,7 +62,7 @@ fn struck(notes: &[(Duration, Note)]) -> BTreeSet<&str> {
     struck
 }
 
-/// A job does not fail by itself: something has ended its process, or the node that had it.
+/// No job fails without a cause: its own failure, or a fault that ended its process or its node.
 fn check_cause(story: &Story<'_>, struck: &BTreeSet<&str>) -> Option<String> {
     let job = story.job;
     let last = story.notes.iter().rev().find_map(|(_, note)| match note {

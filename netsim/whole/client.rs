@@ -1,4 +1,4 @@
-//! A client of the control socket that does what the world says, and notes what it is told.
+//! A client of the control socket. It sends the requests of the world's jobs and reads the answers.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// No answer takes longer of a node that is well.
+/// The longest time that a healthy node takes for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) struct Client(BufReader<UnixStream>);
@@ -51,7 +51,7 @@ impl Client {
         serde_json::from_str(&answer).map_err(io::Error::other)
     }
 
-    /// Begins a submission. Returns the unit.
+    /// Begins a submission. Returns the unit's ID.
     pub(super) async fn begin(&mut self, request: &str) -> io::Result<String> {
         let created = self.ask(request).await?;
         let id = created.strip_prefix("Work unit created with ID ");
@@ -59,21 +59,21 @@ impl Client {
         id.map(str::to_owned).ok_or_else(|| io::Error::other(created.clone()))
     }
 
-    /// Ends it. Returns once it is accepted.
+    /// Ends the submission. Returns once it is accepted.
     pub(super) async fn finish(&mut self) -> io::Result<Value> {
         self.0.get_mut().shutdown().await?;
         let line = self.line().await?;
         serde_json::from_str(&line).map_err(io::Error::other)
     }
 
-    /// A unit's whole output, as receptorctl reads it: it has nothing more to say once it has asked.
+    /// Reads a unit's whole output as receptorctl does, which shuts its writing side after the request.
     pub(super) async fn all_results(mut self, unit: &str, into: &mut Vec<u8>) -> io::Result<bool> {
         self.ask(&format!("work results {unit}")).await?;
         self.0.get_mut().shutdown().await?;
         self.0.read_to_end(into).await.map(|_| true)
     }
 
-    /// A unit's output from a position to its end, as far as it comes within the limit; says whether that was the end.
+    /// Reads a unit's output from a position until its end or the time limit. Returns whether it reached the end.
     pub(super) async fn results(
         mut self,
         unit: &str,

@@ -3,9 +3,10 @@
 mod authority;
 mod check;
 mod client;
+mod cluster;
 mod faults;
+mod groups;
 mod habits;
-
 mod history;
 mod hostile;
 mod jobs;
@@ -15,6 +16,7 @@ mod output;
 mod postgres;
 mod runner;
 mod runs;
+mod stand_in;
 mod strangers;
 mod transport;
 mod wire;
@@ -34,7 +36,7 @@ pub(crate) fn main() -> ExitCode {
             runs::one(&runs::plan(seed, value, args.iter().any(|arg| arg == "--notes")), value("--log"))
         }
         None if args.iter().any(|arg| arg == "--forever") => runs::forever(value("--from")),
-        // The harness of cargo's other tests knows more options; here they change nothing.
+        // Options of cargo's usual test harness are accepted, but change nothing.
         None => runs::some(value("--seeds")),
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it ends.
+//! Faults: how each begins and ends.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,55 +20,48 @@ const SPANS: [u64; 8] = [0, 20, 100, 400, 1500, 5000, 20_000, 90_000];
 
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// The daemon is killed; its jobs go on.
+    /// The daemon is killed; its jobs keep running.
     Kill(usize),
-    /// The machine loses its power, with all that runs on it and is not flushed.
+    /// The machine loses its power, with all processes and unflushed data.
     Reset(usize),
-    /// The daemon stands still, its jobs do not.
+    /// The daemon is paused, but its jobs keep running.
     Pause(usize),
-    /// So do its jobs.
+    /// The daemon and its jobs are paused.
     Freeze(usize),
-    /// A link breaks, and is there again at once.
+    /// A link breaks, and can be opened again at once.
     Cut(usize, usize),
-    /// Nothing passes, one way or both.
+    /// Nothing passes over a link, in one or both directions.
     Silence(usize, usize, bool),
-    /// Everything is late.
+    /// Everything on a link is late.
     Slow(usize, usize, Duration),
-    /// Of datagrams so many of a hundred are lost, and as many doubled; all are late by chance.
+    /// A percentage of datagrams is lost, as many are doubled, and all are late by a random time.
     Lose(usize, usize, u32),
-    /// The wall clock is wrong by so many seconds.
+    /// The wall clock is wrong by this many seconds.
     Clock(usize, i64),
-    /// There is no room on the disk.
+    /// The disk is full.
     Fill(usize),
-    /// The disk keeps nothing for a flush, and then the machine loses its power.
+    /// The disk ignores flushes, and then the machine loses its power.
     Lie(usize),
     /// The machine is replaced by one with an empty disk.
     Replace(usize),
-    /// A stranger has the name of a node and a link to this hop; takes jobs or not.
+    /// A stranger has the name of a node and a link to this hop, and perhaps takes jobs.
     Twin(usize, usize, bool),
-    /// Somebody who is none of the mesh lies at this hop.
+    /// A stranger to the mesh sends lies to this hop.
     Liar(usize),
     /// A node's certificate ends, and it is renewed only later.
     Expire(usize),
-    /// The configuration changes, and is read again.
+    /// The configuration changes and is reloaded.
     Reload(usize),
     /// A job's runner is killed.
     KillJobs(usize),
-    /// The store of several control nodes.
-    Store(Store),
-}
-
-/// What happens to a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Store {
-    /// It stands still.
-    Pause,
-    /// It is killed, and keeps what it has committed.
+    /// The shared store of the control nodes is killed, but keeps what it has committed.
     Restart,
-    /// Its wall clock is wrong by so many seconds.
-    Clock(i64),
-    /// A standby takes over that has not got so many of the last transactions.
+    /// A standby of the store takes over, without this many of the last transactions.
     FailOver(usize),
+    /// The API server of the pods' cluster stops and returns later. Its pods keep running.
+    RestartApi,
+    /// Somebody else deletes a pod.
+    Evict,
 }
 
 const CLOCKS: [i64; 6] = [-86_400, -3600, -5, 5, 3600, 86_400];
@@ -78,13 +71,13 @@ pub(super) fn span(world: &World) -> Duration {
 }
 
 impl Fault {
-    /// One that goes with what is wrong already.
+    /// Chooses a fault that is compatible with the present ones.
     pub(super) fn choose(world: &World) -> Option<Self> {
         let node = world.choose(&(0..world.nodes.len()).collect::<Vec<_>>())?;
         let (one, other) = world.choose(&world.links)?;
         let spare = world.choose(&(world.controls..world.nodes.len()).collect::<Vec<_>>())?;
         let hop = world.choose(&(world.controls..world.controls + world.hops).collect::<Vec<_>>())?;
-        let fault = match world.choose(&(0..34).collect::<Vec<_>>())? {
+        let fault = match world.choose(&(0..37).collect::<Vec<_>>())? {
             0..3 => Self::Kill(node),
             3 => Self::Reset(node),
             4 => Self::Pause(node),
@@ -107,20 +100,25 @@ impl Fault {
                 let (one, other) = world.choose(&world.links_over(Transport::Udp))?;
                 Self::Lose(one, other, world.choose(&[1, 5, 30])?)
             }
+            34.. if world.cluster.is_none() => return Self::choose(world),
+            34 => Self::RestartApi,
+            35 => Self::Pause(world.cluster()),
+            36 => Self::Evict,
             _ if world.postgres.is_none() => return Self::choose(world),
-            _ => Self::Store(match world.choose(&[0, 0, 1, 1, 2, 3])? {
-                0 => Store::Pause,
-                1 => Store::Restart,
-                2 => Store::Clock(world.choose(&CLOCKS)?),
-                _ => Store::FailOver(world.choose(&[0, 1, 2, 5, 20, BEHIND])?),
-            }),
+            _ => match world.choose(&[0, 0, 1, 1, 2, 3])? {
+                0 => Self::Pause(world.store()),
+                1 => Self::Restart,
+                2 => Self::Clock(world.store(), world.choose(&CLOCKS)?),
+                _ => Self::FailOver(world.choose(&[0, 1, 2, 5, 20, BEHIND])?),
+            },
         };
         fault.is_free(world).then_some(fault)
     }
 
     fn node(&self, world: &World) -> Option<usize> {
         match self {
-            Self::Store(_) => Some(world.nodes.len()),
+            Self::Restart | Self::FailOver(_) => Some(world.store()),
+            Self::RestartApi => Some(world.cluster()),
             Self::Kill(node)
             | Self::Reset(node)
             | Self::Pause(node)
@@ -150,7 +148,7 @@ impl Fault {
             && self.link().is_none_or(|link| !world.busy_links.borrow().contains(&link))
     }
 
-    /// It happens, and ends after this time.
+    /// Makes the fault happen, and ends it after this time.
     pub(super) async fn happen(self, world: Rc<World>, span: Duration) {
         let (node, link) = (self.node(&world), self.link());
         node.map(|node| world.busy.borrow_mut().insert(node));
@@ -165,6 +163,7 @@ impl Fault {
             | Self::Lie(node)
             | Self::Replace(node)
             | Self::Twin(node, ..) => Some(node),
+            Self::RestartApi | Self::Evict => Some(world.cluster()),
             _ => None,
         };
         if let Some(node) = struck {
@@ -205,14 +204,17 @@ impl Fault {
             Self::Expire(node) => format!("the certificate of {} ends", name(node)),
             Self::Reload(node) => format!("reload {}", name(node)),
             Self::KillJobs(node) => format!("kill the jobs of {}", name(node)),
-            Self::Store(what) => format!("store: {what:?}"),
+            Self::Restart => "restart the store".to_owned(),
+            Self::RestartApi => "restart the API server".to_owned(),
+            Self::Evict => "delete a pod".to_owned(),
+            Self::FailOver(lost) => format!("fail over without up to {lost} transactions"),
         }
     }
 
     async fn act(&self, world: &World, span: Duration) {
         match *self {
             Self::Kill(node) | Self::Reset(node) => {
-                crash(world, node, matches!(self, Self::Reset(_))).await;
+                world.crash(node, matches!(self, Self::Reset(_))).await;
                 sleep(span).await;
                 world.boot(node);
             }
@@ -220,12 +222,12 @@ impl Fault {
                 machine::set_disk(host(node), Disk { lies: true, ..Disk::default() });
                 world.nodes[node].borrow_mut().has_lied = true;
                 sleep(span).await;
-                crash(world, node, true).await;
+                world.crash(node, true).await;
                 machine::set_disk(host(node), Disk::default());
                 world.boot(node);
             }
             Self::Replace(node) => {
-                crash(world, node, true).await;
+                world.crash(node, true).await;
                 machine::wipe(&world.nodes[node].borrow().data());
                 sleep(span).await;
                 world.boot(node);
@@ -243,22 +245,18 @@ impl Fault {
             }
             Self::Cut(one, other) => world.net.cut(host(one), host(other)),
             Self::Silence(one, other, both) => {
-                let silent = Way { silent: true, ..Way::default() };
-                set(world, one, other, both, silent);
-                sleep(span).await;
-                set(world, one, other, both, Way::default());
+                worsen(world, (one, other, both), Way { silent: true, ..Way::default() }, span).await;
             }
             Self::Slow(one, other, delay) => {
-                set(world, one, other, true, Way { delay, ..Way::default() });
-                sleep(span).await;
-                set(world, one, other, true, Way::default());
+                worsen(world, (one, other, true), Way { delay, ..Way::default() }, span).await;
             }
             Self::Lose(one, other, lost) => {
-                set(world, one, other, true, Way { lost, ..Way::default() });
-                sleep(span).await;
-                set(world, one, other, true, Way::default());
+                worsen(world, (one, other, true), Way { lost, ..Way::default() }, span).await;
             }
             Self::Clock(node, seconds) => {
+                if node == world.store() {
+                    world.history.note(Note::StoreClock);
+                }
                 machine::set_clock(host(node), seconds);
                 sleep(span).await;
                 machine::set_clock(host(node), 0);
@@ -273,7 +271,7 @@ impl Fault {
             Self::Expire(node) => {
                 renew(world, node, Duration::from_secs(1));
                 sleep(Duration::from_secs(2)).await;
-                // Links that there are stay.
+                // Existing links would stay, so they are cut.
                 let links = world.links.iter().filter(|(one, other)| [*one, *other].contains(&node));
                 links.for_each(|(one, other)| world.net.cut(host(*one), host(*other)));
                 sleep(span).await;
@@ -282,7 +280,7 @@ impl Fault {
             Self::Reload(node) => {
                 for more in [true, false] {
                     world.nodes[node].borrow().change_configuration(more);
-                    // Files of the first version are read again when somebody says so.
+                    // Configuration files of the first version are reloaded only on request.
                     let answer = world.ask(node, "reload").await;
                     world.history.tell(format!("reload answered: {}", answer.is_ok()));
                     if more {
@@ -291,48 +289,26 @@ impl Fault {
                 }
             }
             Self::KillJobs(node) => machine::kill_all(jobs_of(host(node))),
-            Self::Store(what) => what.act(world, span).await,
-        }
-    }
-}
-
-impl Store {
-    async fn act(self, world: &World, span: Duration) {
-        let (postgres, own) = (world.postgres.as_ref().expect("it is there"), host(world.nodes.len()));
-        match self {
-            Self::Pause => {
-                machine::pause(own);
-                sleep(span).await;
-                machine::resume(own);
-            }
             Self::Restart => {
-                postgres.restart(span);
+                world.postgres().restart(span);
                 sleep(span).await;
-            }
-            Self::Clock(seconds) => {
-                world.history.note(Note::StoreClock);
-                machine::set_clock(own, seconds);
-                sleep(span).await;
-                machine::set_clock(own, 0);
             }
             Self::FailOver(lost) => {
-                if let Some(since) = postgres.fail_over(span, lost).await {
+                if let Some(since) = world.postgres().fail_over(span, lost).await {
                     world.history.note(Note::Lost { since });
                 }
                 sleep(span).await;
             }
+            Self::RestartApi => {
+                world.pods().restart(span);
+                sleep(span).await;
+            }
+            Self::Evict => world.pods().evict(),
         }
     }
 }
 
-async fn crash(world: &World, node: usize, loses_power: bool) {
-    let crash = world.nodes[node].borrow_mut().begin_crash(loses_power);
-    if let Some(crash) = crash {
-        crash.finish().await;
-    }
-}
-
-/// Gives a node a certificate that is good for so long.
+/// Gives a node a certificate that ends after this time.
 fn renew(world: &World, node: usize, ends: Duration) {
     if let Some(authority) = &world.authority {
         let (file, text) = authority.issue(&world.names[node], host(node), ends);
@@ -340,9 +316,15 @@ fn renew(world: &World, node: usize, ends: Duration) {
     }
 }
 
-fn set(world: &World, one: usize, other: usize, both: bool, way: Way) {
-    world.net.set(host(one), host(other), way);
-    if both {
-        world.net.set(host(other), host(one), way);
-    }
+/// Changes a way for a while, in one or both directions.
+async fn worsen(world: &World, (one, other, both): (usize, usize, bool), way: Way, span: Duration) {
+    let set = |way| {
+        world.net.set(host(one), host(other), way);
+        if both {
+            world.net.set(host(other), host(one), way);
+        }
+    };
+    set(way);
+    sleep(span).await;
+    set(Way::default());
 }

@@ -1,5 +1,5 @@
-//! How clients of different kinds go about a job: what they say, how they read, when they go away, and who releases. What they
-//! are told is the same for all.
+//! How clients of different kinds handle a job: how they ask and read, when they go away, and who releases units. All
+//! kinds must get the same answers.
 
 use std::io;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use super::history::Note;
 use super::jobs::{self, Job};
 use super::world::World;
 
-/// How long a reader that can go on stays with one connection.
+/// How long a reader that can continue later keeps one connection.
 const READS: Duration = Duration::from_secs(60);
-/// How often AWX looks for what is to be released.
+/// Time between two of AWX's sweeps for units to release.
 const SWEEPS: Duration = Duration::from_secs(60);
 
 /// A kind of client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Habit {
-    /// Ours: reads on where it stopped, a connection for each question.
+    /// Our client: continues reading where it stopped, and opens a connection for each request.
     Own,
-    /// Speaks in words, and reads from the first byte over one connection, whose writing side it has shut.
+    /// Sends plain-text requests, and reads from the first byte over one connection, whose writing side it has shut.
     Receptorctl,
-    /// Reads like receptorctl, asks over one connection, and releases as soon as it has seen the end: by itself, or when it
-    /// sweeps.
+    /// Reads like receptorctl, asks over one connection, and releases a unit once it has seen its end: at once, or in a
+    /// sweep.
     Awx { sweeps: bool },
 }
 
@@ -49,7 +49,7 @@ impl Habit {
         matches!(self, Self::Awx { .. })
     }
 
-    /// Reads more of a unit's output. Says whether that was the end.
+    /// Reads more of a unit's output. Returns whether it reached the end.
     pub(super) async fn read(self, client: Client, unit: &str, text: &mut Vec<u8>) -> io::Result<bool> {
         if self == Self::Own {
             return client.results(unit, text.len(), text, READS).await;
@@ -58,7 +58,7 @@ impl Habit {
         client.all_results(unit, text).await
     }
 
-    /// What a node answers to a line; over a connection that may be there already.
+    /// Asks a node, over the connection that is held if there is one.
     pub(super) async fn ask(
         self,
         world: &World,
@@ -71,14 +71,14 @@ impl Habit {
             None => world.client(node).await?,
         };
         let answer = client.ask_json(line).await;
-        // What was refused was answered.
+        // After a refusal the connection can still be used.
         let is_there = answer.as_ref().err().is_none_or(|error| error.kind() == io::ErrorKind::Other);
         *held = (self.releases_early() && is_there).then_some(client);
         answer
     }
 }
 
-/// Asks for something, and goes away before all of it has come.
+/// Sends a request, and goes away before the whole answer has arrived.
 pub(super) async fn go_away(world: &World, job: &Job, unit: &str) {
     let Ok(mut client) = world.client(job.by).await else { return };
     let line = world.choose(&["results", "status", "list", "half"]).unwrap();
@@ -92,13 +92,13 @@ pub(super) async fn go_away(world: &World, job: &Job, unit: &str) {
     }
 }
 
-/// Releases a unit as AWX's reaper does, which looks at all that a node has.
+/// Releases a unit as AWX's reaper does, which lists all units of a node.
 pub(super) async fn sweep(world: &World, job: &Job, unit: &str) {
     loop {
         match world.ask(job.by, "work list").await {
             Ok(all) if all.get(unit).is_none() => return,
             Ok(_) => {
-                // Both are to succeed for what has ended, else AWX gives up all of a sweep.
+                // Cancel and release must succeed for an ended unit, because AWX aborts its sweep on an error.
                 if let Err(error) = world.ask(job.by, &format!("work cancel {unit}")).await
                     && error.kind() == io::ErrorKind::Other
                 {
@@ -114,14 +114,12 @@ pub(super) async fn sweep(world: &World, job: &Job, unit: &str) {
     }
 }
 
-/// What was released does not come back, unless its node has lost what it had promised to keep.
+/// Checks that a released unit does not come back, unless its node has lost what it had promised to keep.
 pub(super) async fn stays_away(world: &World, job: &Job, unit: &str) {
     let robs = |note: &Note| matches!(note, Note::Robbed { node } if *node == job.submitted_by);
     loop {
         match world.ask(job.by, "work list").await {
-            Ok(all)
-                if all.get(unit).is_some() && !world.history.notes().iter().any(|(_, note)| robs(note)) =>
-            {
+            Ok(all) if all.get(unit).is_some() && !world.history.has(robs) => {
                 return world.miss(format!("{}: unit {unit} was released and is there again", job.tag));
             }
             Ok(_) => return,

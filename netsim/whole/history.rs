@@ -1,5 +1,5 @@
-//! What has happened, in order: what the world did, and what was seen from outside of the nodes. It is all that the checker
-//! knows, and its hash tells two runs apart.
+//! The events of a run in order: what the world did, and what was seen of the nodes from outside. The checker knows
+//! nothing else, and the hash of a history tells two runs apart.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,9 +13,9 @@ use meshd_machine as machine;
 pub(super) enum Note {
     /// A process of a job has started, for a unit of this name, and has read a payload with this digest.
     Started { tag: String, node: String, unit: String, pid: u32, payload: u64 },
-    /// It has written all that it had to, and ended.
+    /// A process has written everything, and ended.
     Ended { tag: String, pid: u32 },
-    /// It was killed, or told to end, or could not write.
+    /// A process was killed, or told to end, or could not write.
     Killed { tag: String, pid: u32 },
     /// A client's submission was answered.
     Accepted { tag: String, by: String, unit: String },
@@ -23,21 +23,21 @@ pub(super) enum Note {
     Cancelled { tag: String },
     /// A client saw a unit in this state.
     Seen { tag: String, unit: String, state: u64, detail: String, size: u64 },
-    /// A reader of a unit's output has come to its end.
-    Read { tag: String, unit: String, text: Text },
-    /// What a controller has of a job that has ended.
+    /// A reader of a unit's output has reached its end. It has read since this time.
+    Read { tag: String, unit: String, since: Duration, text: Text },
+    /// A controller's row of a job that has ended.
     Row { tag: String, row: serde_json::Value },
     /// A unit was released.
     Released { tag: String, unit: String },
     /// A fault has ended processes of this node, or kept them from writing.
     Struck { node: String },
-    /// A store has lost what it committed since then.
+    /// A store has lost all commits since this time.
     Lost { since: Duration },
     /// A store's clock is wrong for a while.
     StoreClock,
     /// A node has lost what it had promised to keep.
     Robbed { node: String },
-    /// Another node had its name until now.
+    /// Another node had this node's name until now.
     Doubled { node: String },
     /// A client was told that there is no such unit.
     Gone { tag: String, unit: String },
@@ -45,17 +45,17 @@ pub(super) enum Note {
     Told { text: String },
 }
 
-/// Notes with their times. Clones are the same.
+/// Notes with their times. Clones share them.
 #[derive(Clone)]
 pub(super) struct History {
     notes: Arc<Mutex<Vec<(Duration, Note)>>>,
     shown: bool,
-    /// Where all files are: a name that no two runs have.
+    /// The directory of all files, whose name differs between runs.
     place: Arc<str>,
 }
 
 impl History {
-    /// One whose notes are printed at once, if they are to be.
+    /// A new history. If `shown`, its notes are printed at once.
     pub(super) fn new(shown: bool, place: &str) -> Self {
         Self { notes: Arc::default(), shown, place: place.into() }
     }
@@ -80,7 +80,12 @@ impl History {
         self.notes.lock().unwrap().clone()
     }
 
-    /// The same for the same run.
+    /// Whether anything of that kind has happened.
+    pub(super) fn has(&self, is_it: impl Fn(&Note) -> bool) -> bool {
+        self.notes.lock().unwrap().iter().any(|(_, note)| is_it(note))
+    }
+
+    /// A hash that is the same for each run of a seed.
     pub(super) fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (at, note) in self.notes.lock().unwrap().iter() {
@@ -97,13 +102,13 @@ impl History {
     }
 }
 
-/// Since when a store has lost what it committed, once for each time.
+/// For each loss of a store, the time since which its commits are lost.
 pub(super) fn losses(notes: &[(Duration, Note)]) -> Vec<Duration> {
     let since = |note: &Note| if let Note::Lost { since } = note { Some(*since) } else { None };
     notes.iter().filter_map(|(_, note)| since(note)).collect()
 }
 
-/// What a reader got.
+/// The text that a reader got.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Text(pub(super) Arc<Vec<u8>>);
 
@@ -113,7 +118,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Tells texts apart.
+/// A hash that tells texts apart.
 pub(super) fn digest(text: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);

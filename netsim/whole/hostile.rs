@@ -1,5 +1,5 @@
-//! A peer that lies. It links to a hop, as anybody may in an open mesh, hears what is said there, and says what is not true:
-//! in others' names, malformed, half or again. Owns what is a lie; when, and for how long, is the fault's business.
+//! A peer that lies. It links to a hop, as anybody may in an open mesh, reads the hop's messages, and sends false ones:
+//! forged, malformed, truncated or repeated. Owns the content of lies; the fault decides when and for how long it lies.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ use tokio::time::sleep;
 
 use super::world::{World, host};
 
-/// Messages that it keeps, to send them again.
+/// Messages that the liar keeps in order to repeat them.
 const KEPT: usize = 64;
 
 /// Lies at this hop, until it is dropped.
@@ -36,7 +36,7 @@ pub(super) async fn attack(world: &World, hop: usize, from: Host) {
     for port in 40_000.. {
         let own = liar.own.clone();
         if world.chance(0.3) {
-            // Under the name of a node that has lost its link here it is let in.
+            // The hop admits the name of another node if that node has lost its link to the hop.
             liar.own = world.choose(&liar.nodes).expect("there are nodes");
         }
         let (local, to) = (machine::address_of(from), machine::address_of(host(hop)));
@@ -57,7 +57,7 @@ struct Liar {
 
 #[derive(Default)]
 struct Heard {
-    /// What each node has said last.
+    /// The last update of each node.
     updates: BTreeMap<NodeId, RoutingUpdate>,
     /// Messages of all kinds.
     messages: VecDeque<Bytes>,
@@ -70,7 +70,7 @@ impl Liar {
         Self { own: nodes[0].clone(), nodes, heard: RefCell::default() }
     }
 
-    /// One session, until the other end has had enough of it, or a while.
+    /// One session, until the other end closes it or some time has passed.
     async fn visit(&self, world: &World, link: UnixStream) {
         let (read, mut write) = link.into_split();
         let talk = async {
@@ -116,7 +116,7 @@ impl Liar {
         }
     }
 
-    /// What it writes next.
+    /// The next bytes that it sends.
     fn lie(&self, rng: &mut SmallRng) -> Vec<u8> {
         let message = match rng.random_range(0..100) {
             0..40 => self.word(rng),
@@ -125,7 +125,7 @@ impl Liar {
             70..90 => Some(self.datagram(rng)),
             90..95 => self.echo(rng),
             95..99 => Some(garbage(rng, 5000)),
-            // It rejects the other, which ends the session.
+            // A rejection of the other end, which ends the session.
             _ => Some(Bytes::from_static(&[3, b'[', b']'])),
         };
         message.map(framed).unwrap_or_default()
@@ -139,7 +139,7 @@ impl Liar {
         }
     }
 
-    /// An update in a node's name: older or newer than its own, or the same with other links, or a correction.
+    /// An update in a node's name: older or newer than the node's own, or as old with other links, or a correction.
     fn word(&self, rng: &mut SmallRng) -> Option<Bytes> {
         let victim = self.victim(rng);
         let mut heard = self.heard.borrow_mut();
@@ -186,7 +186,7 @@ impl Liar {
         AdvertisementMessage { advertisement, cancel: rng.random_bool(0.3) }
     }
 
-    /// Tells a node that something which it has not sent, or has, did not arrive.
+    /// A notice that a datagram did not arrive, which its receiver may or may not have sent.
     fn notice(&self, rng: &mut SmallRng) -> Bytes {
         let (from_node, to_node) = (self.victim(rng), self.victim(rng));
         let header = header(&to_node, &from_node, (ServiceName::UNREACH, ServiceName::UNREACH));
@@ -203,7 +203,7 @@ impl Liar {
         header.message(&serde_json::to_vec(&notice).unwrap_or_default())
     }
 
-    /// From one node to another.
+    /// A datagram from one node to another.
     fn datagram(&self, rng: &mut SmallRng) -> Bytes {
         let services = match self.heard.borrow().services(rng) {
             Some(services) if rng.random_bool(0.7) => services,
@@ -212,7 +212,7 @@ impl Liar {
         header(&self.victim(rng), &self.victim(rng), services).message(&garbage(rng, 1300))
     }
 
-    /// Something that was said here, again, or not quite.
+    /// A message that was heard here, repeated or altered.
     fn echo(&self, rng: &mut SmallRng) -> Option<Bytes> {
         let heard = self.heard.borrow();
         let mut message = heard.messages.get(rng.random_range(0..KEPT))?.to_vec();
@@ -242,7 +242,7 @@ impl Heard {
         }
     }
 
-    /// Between which services a datagram passed here.
+    /// The two services of a datagram that was heard here.
     fn services(&self, rng: &mut SmallRng) -> Option<(ServiceName, ServiceName)> {
         let of = |message: &Bytes| {
             let is_data = MessageType::of(message).ok() == Some(MessageType::Data);
@@ -261,7 +261,7 @@ fn service(rng: &mut SmallRng) -> ServiceName {
     match rng.random_range(0..4) {
         0 => ServiceName::CONTROL,
         1 => ServiceName::PING,
-        // Where nodes ask each other whether they are alive.
+        // The service with which nodes probe each other.
         2 => ServiceName::from_wire(*b"\x01alive\0\0"),
         _ => ServiceName::from_wire(rng.random()),
     }
@@ -269,7 +269,7 @@ fn service(rng: &mut SmallRng) -> ServiceName {
 
 fn garbage(rng: &mut SmallRng, most: usize) -> Bytes {
     let mut bytes: Vec<u8> = (0..rng.random_range(0..most)).map(|_| rng.random()).collect();
-    // Of a type that there is.
+    // The first byte becomes an existing message type.
     if let Some(first) = bytes.first_mut() {
         *first %= 5;
     }
@@ -280,10 +280,10 @@ fn cheap() -> Cost {
     Cost::new(1e-9).expect("positive")
 }
 
-/// As it goes over TCP. Nothing if it is too long for that.
+/// The message with its frame for TCP; empty if it is too long.
 fn framed(message: Bytes) -> Vec<u8> {
     frame::prefix(message.len()).map(|prefix| [&prefix[..], &message].concat()).unwrap_or_default()
 }
 
-/// How long it stays, at least: shorter, it would not be let in.
+/// The shortest attack; during a shorter one the liar would not be admitted.
 pub(super) const STAYS: Duration = Duration::from_secs(3);

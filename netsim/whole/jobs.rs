@@ -1,24 +1,26 @@
-//! Jobs from submission to release, as clients of all kinds see them.
+//! Jobs from submission to release, as all kinds of clients see them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meshd_machine as machine;
 use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::client::Client;
+use super::groups::Group;
 use super::habits::{self, Habit};
-use super::history::{Note, Text, digest, losses};
-use super::output::{Output, letters};
+use super::history::{Note, Text, digest};
+use super::output::{END, Output, letters};
 use super::world::{World, seen};
 
-/// The state of a unit that is not there, among the numbers of those that are.
+/// The number for the state of a unit that does not exist.
 const GONE: u64 = 99;
 
-/// Who decides where it runs.
+/// Who decides where the job runs.
 #[derive(Clone)]
 pub(super) enum Kind {
     /// The client, which names the node.
@@ -30,79 +32,63 @@ pub(super) enum Kind {
     Placed(Placed),
 }
 
-/// What a controller is to know of a job.
+/// What a submission tells a controller about a job.
 #[derive(Clone)]
 pub(super) struct Placed {
     pub(super) words: Vec<String>,
     /// How often it may be tried again.
     pub(super) retries: usize,
-    /// Even while it may still run somewhere.
+    /// Whether it may be tried again even while it may still run somewhere.
     pub(super) unconfirmed: bool,
     priority: i64,
     forks: u64,
-    /// It is placed through the group that has limits.
-    pub(super) is_narrow: bool,
-    /// What has to succeed before it, if anything.
+    pub(super) group: Group,
+    /// The job that must succeed first, if any.
     need: Option<Box<Job>>,
-    /// Its controller was told of that.
+    /// Whether the controller was told of this need.
     is_told: Rc<Cell<bool>>,
 }
 
-/// The group that has limits, of jobs and of their forks.
-const NARROW: &str = "narrow";
-pub(super) const NARROW_JOBS: usize = 3;
-pub(super) const NARROW_FORKS: u64 = 13;
-
-/// Makes it, at a controller that has nothing else to do.
-pub(super) async fn make_group(world: &World, control: usize) {
-    let group = json!({
-        "command": "controller", "op": "group.create", "name": NARROW, "policy_instance_percentage": 100,
-        "max_concurrent_jobs": NARROW_JOBS, "max_forks": NARROW_FORKS
-    });
-    let made = world.ask(control, &group.to_string()).await.unwrap();
-    assert_eq!(made["ok"], true, "{made}");
-}
-
 impl Placed {
-    /// What it takes of a node while it runs (the contract's 4: its forks, by default 5, and one more).
+    /// The capacity that it takes of a node while it runs: its forks, by default 5, and one more (the contract's 4).
     pub(super) fn impact(&self) -> u64 {
         1 + if self.forks == 0 { 5 } else { self.forks }
     }
 
-    /// What has to succeed before it, if its controller knows.
+    /// The job that must succeed first, if the controller knows.
     pub(super) fn need(&self) -> Option<&Job> {
         self.need.as_deref().filter(|_| self.is_told.get())
     }
 }
 
-/// What a job is to do, and how far it has come.
+/// What a job does, and what is known of it so far.
 #[derive(Clone)]
 pub(super) struct Job {
     pub(super) tag: String,
     pub(super) kind: Kind,
-    /// The node whose control socket has it, and its name.
+    /// The index and the name of the node to which it is submitted.
     pub(super) by: usize,
     pub(super) submitted_by: String,
-    /// How its client goes about it.
+    /// How its client behaves.
     habit: Habit,
-    /// How much of its payload a client sends that goes away then, before the one that sends all of it.
+    /// The share of the payload that a first client sends before it goes away; the next client sends all of it.
     half: Option<f64>,
     /// Its playbook fails.
     pub(super) fails: bool,
-    /// Its process ends without a word about the playbook.
+    /// Its process ends without writing the playbook's status.
     pub(super) dies: bool,
     /// Its number, once a controller has given it one.
     number: Rc<Cell<Option<i64>>>,
     lines: u64,
-    /// How much a line brings.
+    /// The bytes of each line.
     width: usize,
-    /// Bytes that its payload packs.
+    /// The bytes of the payload's zip.
     packed: usize,
     millis: u64,
     begins: Duration,
     /// When it is cancelled, if it is.
     cancel: Option<Duration>,
-    /// What its last reader got.
+    /// The text that its last reader got.
     text: Rc<RefCell<Option<Text>>>,
     pub(super) stands: Rc<RefCell<String>>,
 }
@@ -127,9 +113,10 @@ impl Job {
             let retries = world.choose(&[0, 0, 1, 2]).unwrap();
             let unconfirmed = retries > 0 && world.chance(0.3);
             let priority = world.choose(&[0, 0, 0, 5, -5]).unwrap();
-            let is_narrow = world.chance(0.2);
-            // More than any node has are the last.
-            let forks = world.choose(if is_narrow { &[0, 1, 5, 12] } else { &[0, 1, 5, 12, 20] }).unwrap();
+            let group = Group::choose(world);
+            // The last number is more than any node has.
+            let all: &[u64] = if group == Group::Narrow { &[0, 1, 5, 12] } else { &[0, 1, 5, 12, 20] };
+            let forks = world.choose(all).unwrap();
             (
                 by,
                 Kind::Placed(Placed {
@@ -138,13 +125,14 @@ impl Job {
                     unconfirmed,
                     priority,
                     forks,
-                    is_narrow,
+                    group,
                     need,
                     is_told: Rc::default(),
                 }),
             )
         };
-        let (lines, width) = size(world);
+        let is_pod = matches!(&kind, Kind::Placed(placed) if placed.group == Group::Pods);
+        let (lines, width) = if is_pod { small(world) } else { size(world) };
         Self {
             tag: format!("j{number}"),
             fails: matches!(kind, Kind::Placed(_)) && world.chance(0.1),
@@ -170,7 +158,7 @@ impl Job {
         if self.fails { "failed" } else { "successful" }
     }
 
-    /// The request that submits it. What it needs has a number.
+    /// The request that submits the job. It names the needed job if that has a number.
     fn request(&self, world: &World) -> String {
         let request = |node: &str, work_type: &str| json!({"command": "work", "subcommand": "submit", "node": node, "worktype": work_type});
         let placed = match &self.kind {
@@ -185,8 +173,13 @@ impl Job {
         if !placed.words.is_empty() {
             header["exclusive"] = json!(placed.words);
         }
-        if placed.is_narrow {
-            header["groups"] = json!({"launch": [NARROW]});
+        match placed.group {
+            Group::Default => {}
+            Group::Narrow => header["groups"] = json!({"launch": ["narrow"]}),
+            Group::Pods => {
+                header["groups"] = json!({"launch": ["pods"]});
+                header["runner"] = json!({"image": "ee"});
+            }
         }
         if placed.retries > 0 {
             header["retry"] =
@@ -201,7 +194,7 @@ impl Job {
         request.to_string()
     }
 
-    /// What its command reads.
+    /// The payload that its command reads.
     pub(super) fn payload(&self) -> String {
         let kwargs = json!({"kwargs": {"tag": self.tag, "lines": self.lines, "width": self.width, "millis": self.millis, "status": self.status(), "dies": self.dies}});
         let packed = match self.packed {
@@ -211,16 +204,16 @@ impl Job {
                 format!("{}\n{packed}", json!({"zipfile": count}))
             }
         };
-        format!("{kwargs}\n{packed}{}\n", json!({"eof": true}))
+        format!("{kwargs}\n{packed}{END}")
     }
 
-    /// What a process of it writes.
+    /// The output of a process of the job.
     pub(super) fn output(&self, pid: u32) -> Output {
         let (tag, status) = (self.tag.clone(), self.status().to_owned());
         Output { tag, lines: self.lines, width: self.width, status, dies: self.dies, pid }
     }
 
-    /// A text that a reader got, kept once if it is the one that an earlier reader got.
+    /// A text that a reader got, which shares memory with the last reader's if it is the same.
     fn kept(&self, text: Vec<u8>) -> Text {
         let mut last = self.text.borrow_mut();
         match &*last {
@@ -234,7 +227,7 @@ impl Job {
     }
 }
 
-/// How many lines a job writes, and how much each of them brings. Few write much, since all of it is read a few times.
+/// The number of lines and their width. Few jobs write much, because all output is read a few times.
 fn size(world: &World) -> (u64, usize) {
     if world.chance(0.002) {
         return (1600, 64 << 10);
@@ -242,14 +235,19 @@ fn size(world: &World) -> (u64, usize) {
     if world.chance(0.04) {
         return world.choose(&[(1000, 1000), (60, 50_000), (300, 65_536), (4, 5 << 20)]).unwrap();
     }
+    small(world)
+}
+
+/// The same for pods, without long lines, because a kubelet cuts them.
+fn small(world: &World) -> (u64, usize) {
     (world.choose(&[0, 1, 30, 30, 300, 3000]).unwrap(), 0)
 }
 
-/// A job's life.
+/// Lives through a job from submission to release.
 pub(super) async fn live(world: Rc<World>, job: Job) {
     sleep(job.begins).await;
     if let Kind::Placed(Placed { need: Some(need), .. }) = &job.kind {
-        // One that was never acknowledged has none; then this needs nothing.
+        // A job that was never acknowledged gets no number, and then this job is submitted without the need.
         for _look in 0..100 {
             if need.number.get().is_none() {
                 sleep(world.millis(500..2000)).await;
@@ -313,7 +311,7 @@ pub(super) async fn live(world: Rc<World>, job: Job) {
     job.stands("is released, done");
 }
 
-/// Submits it. Gives its unit once that was answered.
+/// Submits the job. Returns its unit once the submission is answered.
 async fn submit(world: &World, job: &Job) -> Option<String> {
     let (request, payload) = (job.request(world), job.payload());
     if let Some(half) = job.half {
@@ -346,7 +344,7 @@ async fn submit(world: &World, job: &Job) -> Option<String> {
                 });
                 return Some(unit);
             }
-            // Whether it was accepted is not known: it is not submitted again under this name.
+            // Only after a refused connection it is submitted again: after other errors it may have been accepted.
             Err(error) if is_refused(&error) => sleep(world.millis(500..2000)).await,
             Err(error) => {
                 world.history.tell(format!("{} is not acknowledged: {error}", job.tag));
@@ -358,12 +356,12 @@ async fn submit(world: &World, job: &Job) -> Option<String> {
     None
 }
 
-/// Whether nobody was there to hear it.
+/// Whether nobody listened, so that the request was not read.
 fn is_refused(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound)
 }
 
-/// Whether a node knows of no such unit.
+/// Whether a node does not know the unit.
 fn is_unknown(error: &std::io::Error) -> bool {
     error.to_string().contains("unknown work unit")
 }
@@ -385,11 +383,11 @@ async fn status(world: &World, job: &Job, unit: &str, held: &mut Option<Client>)
     }
 }
 
-/// What its controller has of it, once that has ended.
+/// The controller's row of the job, once it has ended there.
 async fn row(world: &World, job: &Job, unit: &str) -> Value {
-    let is_forgetful = !losses(&world.history.notes()).is_empty();
+    let is_forgetful = world.history.has(|note| matches!(note, Note::Lost { .. }));
     loop {
-        // After a loss a job may have got another number, and its own is another's.
+        // After a loss the job may have a new number, and another job its old one.
         let shown = match is_forgetful && !job.habit.releases_early() {
             true => status(world, job, unit, &mut None).await,
             false => None,
@@ -417,9 +415,9 @@ async fn row(world: &World, job: &Job, unit: &str) -> Value {
     }
 }
 
-/// Reads its output to the end, over as many connections as that takes.
+/// Reads the output to its end, over as many connections as this takes.
 async fn read(world: Rc<World>, job: Job, unit: String) {
-    let mut text = Vec::new();
+    let (since, mut text) = (machine::now(), Vec::new());
     loop {
         let done = match world.client(job.by).await {
             Ok(client) => job.habit.read(client, &unit, &mut text).await,
@@ -428,7 +426,7 @@ async fn read(world: Rc<World>, job: Job, unit: String) {
         if done.as_ref().is_err_and(is_unknown) {
             return;
         }
-        // A node that stops ends the stream in the middle: the end is one that the status agrees with.
+        // A node that stops ends the stream early, so the end counts only if the status agrees.
         if let Ok(true) = done
             && let Some(status) = status(&world, &job, &unit, &mut None).await
             && status["State"].as_u64() >= Some(2)
@@ -438,7 +436,7 @@ async fn read(world: Rc<World>, job: Job, unit: String) {
         }
         sleep(world.millis(100..3000)).await;
     }
-    world.history.note(Note::Read { tag: job.tag.clone(), unit, text: job.kept(text) });
+    world.history.note(Note::Read { tag: job.tag.clone(), unit, since, text: job.kept(text) });
 }
 
 async fn cancel(world: Rc<World>, job: Job, unit: String, after: Duration) {
@@ -469,7 +467,7 @@ async fn release(world: &World, job: &Job, unit: &str) {
     world.history.note(Note::Released { tag: job.tag.clone(), unit: unit.to_owned() });
 }
 
-/// Asks once. Says whether it is released.
+/// Asks once for the release. Returns whether the unit is released.
 pub(super) async fn release_once(world: &World, job: &Job, unit: &str) -> bool {
     match world.ask(job.by, &format!("work release {unit}")).await {
         Ok(answer) if answer.get("released").is_some() => return true,

@@ -1,7 +1,8 @@
-//! What a run leaves behind. Once all jobs are released and nothing happens any more, nodes hold no more threads, descriptors
-//! and files than after a fresh start, and a controller's store no more of jobs than their rows.
+//! What a run leaves behind. Once all jobs are released and nothing happens any more, nodes hold no more threads,
+//! descriptors, files and memory than after a fresh start, and a controller's store has only the rows of its jobs.
 //!
-//! What a node holds is what its end gives back. Descriptors are of all nodes together: who has opened one is not known.
+//! What a node holds is measured by what its end gives back. Descriptors are counted for all nodes together, because it
+//! is not known which node has opened them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,33 +12,43 @@ use std::time::Duration;
 use meshd_machine as machine;
 use tokio::time::sleep;
 
-use super::history::Note;
 use super::runner::jobs_of;
 use super::world::{World, host};
 
-/// What is kept for a while is gone after this time: idle threads, payloads of ended jobs.
+/// After this time idle threads and payloads of ended jobs are gone, which nodes keep for a while.
 const QUIET: Duration = Duration::from_secs(130);
 
-/// Of each kind how much there is.
+/// The number of things of each kind.
 type Counts = BTreeMap<String, usize>;
 
-/// What outlives the units of a node for long: promises not to run what was never there (src/work/units/disclaimed.rs).
+/// A file that outlives a node's units for long: promises not to run units that never existed
+/// (src/work/units/disclaimed.rs).
 const STAYS: &str = ".disclaimed";
-/// Idle threads that periodic work keeps alive in a pool, more or less by chance.
+/// Idle threads in a pool that periodic work may keep alive.
 const SPARE: usize = 2;
 const THREADS: &str = "threads of ";
-/// Connections with PostgreSQL that a control node keeps once it has needed them (src/controller/store/postgres.rs), and the sockets
-/// of one here: both ends, and those of the carrier.
+const BYTES: &str = "bytes of ";
+/// Bytes that a node may hold: of what it keeps for a while, and of what liars have sent.
+const MEMORY: usize = 512 << 10;
+const OF_LIARS: usize = 2 << 20;
+/// Connections with PostgreSQL that a control node keeps once it has needed them (src/controller/store/postgres.rs),
+/// and the sockets of one here: both ends, and those of the carrier.
 const POOL: usize = 8;
 const SOCKETS: usize = 4;
-/// A node has one once it has been asked for an output.
+/// A descriptor that a node has once it has been asked for an output.
 const LATER: &str = "anon_inode:inotify";
 
-/// Whatever is more than it should be; `fresh` are the files of nodes that had just started. All nodes are restarted.
+/// Restarts all nodes, and returns what they held too much of; `fresh` are the files of nodes that had just started.
 pub(super) async fn check(world: &World, fresh: &BTreeSet<String>) -> Vec<String> {
     sleep(QUIET).await;
     let files = files(world);
-    let left = files.difference(fresh).filter(|file| !file.ends_with(STAYS) && !is_half_made(world, file));
+    let is_half_made = |file: &str| {
+        let unit = Path::new(&world.place).join(file);
+        let unit = unit.parent().expect("files are in directories");
+        let mut nodes = world.nodes.iter();
+        nodes.any(|node| unit.starts_with(node.borrow().units()) && node.borrow().is_half_made(unit))
+    };
+    let left = files.difference(fresh).filter(|file| !file.ends_with(STAYS) && !is_half_made(file));
     let mut missed: Vec<String> = left.map(|file| format!("a file is left: {file}")).collect();
     let used = end_all(world).await;
     match &world.postgres {
@@ -57,6 +68,8 @@ pub(super) async fn check(world: &World, fresh: &BTreeSet<String>) -> Vec<String
         let most = match kind.as_str() {
             LATER => usual.max(world.nodes.len()),
             _ if kind.starts_with(THREADS) => usual + SPARE,
+            _ if kind.starts_with("bytes of hop") => usual + OF_LIARS,
+            _ if kind.starts_with(BYTES) => usual + MEMORY,
             "socket" if world.postgres.is_some() => usual + world.controls * POOL * SOCKETS,
             _ => usual,
         };
@@ -65,14 +78,6 @@ pub(super) async fn check(world: &World, fresh: &BTreeSet<String>) -> Vec<String
         }
     }
     missed
-}
-
-/// Of a unit whose status was lost with a lie of its disk; the operator removes it.
-fn is_half_made(world: &World, file: &str) -> bool {
-    let path = Path::new(&world.place).join(file);
-    let node = file.split('/').next().unwrap_or_default();
-    let is_robbed = |note: &Note| matches!(note, Note::Robbed { node: robbed } if robbed == node);
-    !path.with_file_name("status").exists() && world.history.notes().iter().any(|(_, note)| is_robbed(note))
 }
 
 /// The files that all nodes have.
@@ -102,15 +107,14 @@ async fn end_all(world: &World) -> Counts {
         let hosts = [host(node), jobs_of(host(node))];
         held.insert(format!("{THREADS}{name}"), hosts.into_iter().map(machine::threads_of).sum());
     }
-    let before = descriptors(world);
-    for node in &world.nodes {
-        let crash = node.borrow_mut().begin_crash(false);
-        if let Some(crash) = crash {
-            crash.finish().await;
-        }
-    }
-    // Their connections end a moment later.
+    let (before, memory) = (descriptors(world), memory(world));
+    world.end().await;
+    // The nodes' connections end a moment later.
     sleep(Duration::from_secs(1)).await;
+    // What a node's end does not give back belongs to the process.
+    for (kind, bytes) in self::memory(world) {
+        held.insert(kind.clone(), memory[&kind].saturating_sub(bytes));
+    }
     let after = descriptors(world);
     for (kind, count) in before {
         let rest = after.get(&kind).copied().unwrap_or_default();
@@ -119,7 +123,14 @@ async fn end_all(world: &World) -> Counts {
     held
 }
 
-/// The descriptors of this process that are not the disks', by what they are.
+/// The bytes that the threads of each node hold.
+fn memory(world: &World) -> Counts {
+    let names = world.names.iter().enumerate().take(world.nodes.len());
+    let held = |node| usize::try_from(machine::held_by(host(node))).unwrap_or_default();
+    names.map(|(node, name)| (format!("{BYTES}{name}"), held(node))).collect()
+}
+
+/// The descriptors of this process by kind, without those of the simulated disks.
 fn descriptors(world: &World) -> Counts {
     let of_disks: Vec<String> = machine::disk_descriptors().iter().map(ToString::to_string).collect();
     let mut counts = Counts::new();
@@ -136,7 +147,7 @@ fn descriptors(world: &World) -> Counts {
     counts
 }
 
-/// What a controller's store has that must be gone with the jobs. Its node does not run.
+/// Rows in a controller's store that must be gone with the jobs. The store's node is stopped.
 fn rows(world: &World, name: &str, file: &Path) -> Vec<String> {
     let copy = Path::new(&world.place).join(".copy");
     let _first = fs::remove_dir_all(&copy);

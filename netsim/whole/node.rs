@@ -1,12 +1,9 @@
-//! A node: a daemon on a host of its own, which starts, is asked, and crashes.
+//! A node: a daemon on a host of its own, which starts, answers clients, and crashes.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
-use base64::Engine as _;
 
 use super::runner::jobs_of;
 use meshd_machine::{self as machine, Host};
@@ -14,11 +11,12 @@ use tokio::sync::oneshot;
 
 use meshd::config::{self, Environment, Invocation};
 use meshd::telemetry::{self, Log, LogFormat, LogLevel};
+use meshd::tls::make::{self, KeyKind};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-/// Where all files of a run are: in memory.
+/// The directory of all files of a run, in memory.
 pub(super) struct Place(tempfile::TempDir);
 
 impl Place {
@@ -30,24 +28,16 @@ impl Place {
         self.0.path()
     }
 
-    /// Writes a pair of keys, the same in each run. Returns what a node signs and verifies with, as its configuration.
+    /// Writes a pair of keys. Returns the configuration with which a node signs and verifies.
     pub(super) fn signing_keys(&self) -> String {
-        let seed = [7; 32];
-        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
-        // What PKCS #8 and SubjectPublicKeyInfo have before the keys themselves (RFC 8410).
-        let private =
-            [b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20", &seed[..]].concat();
-        let public =
-            [b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00", pair.public_key().as_ref()].concat();
-        let write = |name: &str, label: &str, key: &[u8]| {
-            let (path, text) =
-                (self.path().join(name), base64::engine::general_purpose::STANDARD.encode(key));
-            let pem = format!("-----BEGIN {label} KEY-----\n{text}\n-----END {label} KEY-----\n");
-            std::fs::write(&path, pem).unwrap();
+        let key = make::private_key(KeyKind::Ed25519).unwrap();
+        let write = |name: &str, text: &str| {
+            let path = self.path().join(name);
+            std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
             path.display().to_string()
         };
-        let (private, public) = (write("key", "PRIVATE", &private), write("key.pub", "PUBLIC", &public));
+        let (private, public) = (write("key", &key), write("key.pub", &make::public_key(&key).unwrap()));
         format!(
             "- work-signing: {{privatekey: '{private}'}}\n- work-verification: {{publickey: '{public}'}}\n"
         )
@@ -67,7 +57,7 @@ pub(super) fn log(level: LevelFilter) -> Log {
     log
 }
 
-/// The time of the run, and the host.
+/// Prints the time of the run, and the host.
 struct Now;
 
 impl FormatTime for Now {
@@ -80,7 +70,7 @@ impl FormatTime for Now {
 pub(super) struct Node {
     pub(super) host: Host,
     pub(super) name: String,
-    /// Its disk has once kept nothing for a flush.
+    /// Its disk has ignored flushes once.
     pub(super) has_lied: bool,
     files: PathBuf,
     configuration: String,
@@ -100,7 +90,7 @@ pub(super) struct Crash {
 }
 
 impl Crash {
-    /// Waits until nothing of it is left.
+    /// Waits until nothing of the process is left.
     pub(super) async fn finish(self) {
         let Process { thread, crash, gone } = self.process;
         drop(crash);
@@ -162,7 +152,8 @@ impl Node {
         self.process = Some(Process { thread, crash, gone });
     }
 
-    /// The process is killed, or the whole machine, if that loses its power. What it held is free once the rest is awaited.
+    /// Kills the process, or the whole machine if it loses its power. What the process held is free after
+    /// [`Crash::finish`].
     pub(super) fn begin_crash(&mut self, loses_power: bool) -> Option<Crash> {
         let process = self.process.take()?;
         let jobs = jobs_of(self.host);
@@ -174,13 +165,13 @@ impl Node {
         Some(Crash { hosts, process })
     }
 
-    /// Gives it one work type more, or takes that away again, as an operator does who edits the file.
+    /// Adds a work type to the node's configuration or removes it again, as an operator who edits the file.
     pub(super) fn change_configuration(&self, more: bool) {
         let more = if more { "- work-command: {worktype: another, command: cat}\n" } else { "" };
         self.put("meshd.yml", &format!("{}{more}", self.configuration));
     }
 
-    /// Puts a file in its directory, durably, in place of one of this name.
+    /// Writes or replaces a file in the node's directory, durably.
     pub(super) fn put(&self, name: &str, text: &str) {
         let draft = self.files.join("draft");
         std::fs::write(&draft, text).unwrap();
@@ -189,16 +180,30 @@ impl Node {
         std::fs::File::open(&self.files).unwrap().sync_all().unwrap();
     }
 
+    /// The same, with a file that nobody else may read.
+    pub(super) fn put_secret(&self, name: &str, text: &str) {
+        let path = self.files.join(name);
+        let _there = std::fs::create_dir(path.parent().expect("it is in a directory"));
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
     pub(super) fn socket(&self) -> PathBuf {
         self.files.join("sock")
     }
 
-    /// Where it keeps what it has to remember.
+    /// The node's data directory.
     pub(super) fn data(&self) -> PathBuf {
         self.files.join("data")
     }
 
-    /// Where its units are.
+    /// Whether this is a directory without a status that a lying disk left. The node does not treat it as a unit; an
+    /// operator must remove it.
+    pub(super) fn is_half_made(&self, unit: &Path) -> bool {
+        self.has_lied && !unit.join("status").exists()
+    }
+
+    /// The directory of the node's units.
     pub(super) fn units(&self) -> PathBuf {
         self.data().join(&self.name)
     }

@@ -1,36 +1,80 @@
-//! What a command writes: a function of its job, of its process and of a place in it, so that nobody has to keep it. Outputs
-//! can be 100 MB.
+//! The output of a command. It is computed from the job, the process and the position, because outputs of up to 100 MB
+//! cannot be kept.
 
 use std::io::{self, Write as _};
+
+use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-/// The pieces that follow the one that tells how the playbook ended.
+/// The number of pieces after the piece with the playbook's status.
 const AFTER_VERDICT: u64 = 3;
+/// The last line of a payload and of an output.
+pub(super) const END: &str = "{\"eof\":true}\n";
 
-/// All that a process of a job writes: what a runner of playbooks would. No two processes write the same.
+/// All that a process of a job writes, in the form of ansible-runner. No two processes write the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Output {
     pub(super) tag: String,
-    /// Events in it.
+    /// The number of events.
     pub(super) lines: u64,
-    /// How much each of them brings, in bytes.
+    /// The bytes in each event.
     pub(super) width: usize,
     /// How the playbook ends.
     pub(super) status: String,
-    /// Its process ends without a word about that.
+    /// The process ends without writing the playbook's status.
     pub(super) dies: bool,
     pub(super) pid: u32,
 }
 
+/// What a payload asks of a process.
+pub(super) struct Task {
+    pub(super) output: Output,
+    /// The time for the whole output.
+    takes: Duration,
+}
+
+impl Task {
+    /// The task in this payload, if it asks for a playbook.
+    pub(super) fn of(payload: &[u8], pid: u32) -> Option<Self> {
+        let text = String::from_utf8_lossy(payload);
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let asked = lines.filter_map(|mut line| line.get_mut("kwargs").map(Value::take)).next()?;
+        let output = Output {
+            tag: asked["tag"].as_str().unwrap_or_default().to_owned(),
+            lines: asked["lines"].as_u64().unwrap_or(3),
+            width: asked["width"].as_u64().unwrap_or(0) as usize,
+            status: asked["status"].as_str().unwrap_or("successful").to_owned(),
+            dies: asked["dies"] == true,
+            pid,
+        };
+        Some(Self { output, takes: Duration::from_millis(asked["millis"].as_u64().unwrap_or(0)) })
+    }
+
+    /// The same, but `None` if the payload was cut off.
+    pub(super) fn whole(payload: &[u8], pid: u32) -> Option<Self> {
+        Self::of(payload, pid).filter(|_| payload.ends_with(END.as_bytes()))
+    }
+
+    /// The pause before each piece, and after the last one.
+    pub(super) fn pause(&self) -> Duration {
+        self.takes / (self.output.count() as u32 + 1)
+    }
+
+    /// The exit code, unless the process is killed.
+    pub(super) fn code(&self) -> i32 {
+        i32::from(self.output.dies)
+    }
+}
+
 impl Output {
-    /// What is written at a time.
+    /// The pieces, each of which is written at once.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Vec<u8>> {
         (0..self.count()).map(|at| self.piece(at))
     }
 
-    /// How many pieces there are.
+    /// The number of pieces.
     pub(super) fn count(&self) -> u64 {
         2 + self.lines + if self.dies { 0 } else { 1 + AFTER_VERDICT }
     }
@@ -53,7 +97,7 @@ impl Output {
                 0 => line(json!({"status": self.status})),
                 1 => line(json!({"zipfile": self.packed().len()})),
                 2 => base64::engine::general_purpose::STANDARD.encode(self.packed()).into_bytes(),
-                _ => line(json!({"eof": true})),
+                _ => END.as_bytes().to_vec(),
             },
         }
     }
@@ -72,7 +116,7 @@ impl Output {
         packed.finish().unwrap().into_inner()
     }
 
-    /// Whether it begins with this.
+    /// Whether the output begins with this text.
     pub(super) fn starts_with(&self, mut text: &[u8]) -> bool {
         for piece in self.pieces() {
             let (now, later) = text.split_at(piece.len().min(text.len()));
@@ -87,7 +131,7 @@ impl Output {
         false
     }
 
-    /// Whether it is this.
+    /// Whether the output is this text.
     pub(super) fn is(&self, text: &[u8]) -> bool {
         text.len() == self.length() && self.starts_with(text)
     }
@@ -96,18 +140,18 @@ impl Output {
         self.pieces().map(|piece| piece.len()).sum()
     }
 
-    /// How much of it tells how the playbook ended.
+    /// The length of the output up to and including the playbook's status.
     pub(super) fn verdict(&self) -> usize {
         self.pieces().take((2 + self.lines + 1) as usize).map(|piece| piece.len()).sum()
     }
 }
 
-/// So many letters, which this number gives. They could be base64.
+/// `count` letters that are computed from this number. They are valid base64.
 pub(super) fn letters(number: u64, count: usize) -> String {
     let (mut letters, mut state) = (Vec::with_capacity(count + 8), number);
     while letters.len() < count {
         state = (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).wrapping_add(1);
-        // Of each byte four bits, and so one of the letters A to P.
+        // Four bits of each byte give one of the letters A to P.
         let eight = (state >> 4 & 0x0f0f_0f0f_0f0f_0f0f) + 0x4141_4141_4141_4141;
         letters.extend_from_slice(&eight.to_le_bytes());
     }

@@ -1,6 +1,6 @@
-//! What runs jobs on the hosts, in place of the processes that a daemon starts: its spawner, a runner for each unit, and the
-//! command. It keeps the contract that files and the spawner's socket are (src/work/runner): who claims a unit, what stands in
-//! its directory, what an exit leaves. It outlives the daemon.
+//! Runs jobs on the hosts, in place of the processes that a daemon starts: its spawner, a runner for each unit, and the
+//! command. It keeps the contract of src/work/runner about files and the spawner's socket: who claims a unit, what its
+//! directory holds, and what an exit leaves. It outlives the daemon.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,24 +17,24 @@ use rustix::net::{RecvFlags, SendFlags};
 use serde_json::{Value, json};
 
 use super::history::{History, Note, digest};
-use super::output::Output;
+use super::output::Task;
 
-/// Where the processes of a host's jobs are: a paused daemon does not hold them up.
+/// The host of a host's jobs. It is a host of its own, so that a paused daemon does not pause its jobs.
 pub(super) fn jobs_of(host: Host) -> Host {
     Host(host.0 + 10_000)
 }
 
-/// What no process is told of.
+/// The signal that no process can handle.
 const KILL: i32 = nix::sys::signal::Signal::SIGKILL as i32;
-/// How long a command runs before its status says so.
+/// How long a command runs before its status shows that it runs.
 const SHORT: Duration = Duration::from_millis(20);
-/// Longest message.
+/// The longest message, in bytes.
 const MESSAGE: usize = 64 * 1024;
-/// How many forks each host can run: one for each 100 MiB beyond the first two GiB, which is more than its processors allow.
+/// The forks that each host can run: one for each 100 MiB beyond the first two GiB. Its processors would allow fewer.
 pub(super) const CAPACITY: u64 = 14;
 const MEMORY: u64 = (2 << 30) + CAPACITY * (100 << 20);
 
-/// Has what daemons start be spawners of this kind.
+/// Makes each program that a daemon starts a spawner of this kind.
 pub(super) fn stand_in(history: &History) {
     let history = history.clone();
     machine::start_by(move |start| {
@@ -49,7 +49,7 @@ fn small_thread() -> std::thread::Builder {
     std::thread::Builder::new().stack_size(1 << 20)
 }
 
-/// Serves a daemon until it is gone, or until it is killed.
+/// Serves a daemon until the daemon is gone or this process is killed.
 fn spawner(start: Start, history: &History) {
     let alive = Arc::new(AtomicBool::new(true));
     let daemon: Arc<OwnedFd> = Arc::new(start.stdin.expect("the daemon's socket"));
@@ -89,7 +89,7 @@ enum End {
     Exit(i32),
     /// SIGINT or SIGTERM.
     Asked,
-    /// SIGKILL to the runner itself, or its machine is off: nothing more is written.
+    /// The runner itself got SIGKILL, or its machine is off: nothing more is written.
     Killed,
 }
 
@@ -108,7 +108,7 @@ impl Runner {
         self.answer(json!({"Started": self.process.pid}));
         let Self { process, dir, has_spawner, history, daemon, .. } = self;
         drop(daemon);
-        let tag = command.tag.clone();
+        let tag = command.tag();
         let end = command.run(process, &dir, &status);
         if let Some(tag) = tag {
             history.note(match end {
@@ -153,10 +153,10 @@ impl Runner {
         let out =
             fs::OpenOptions::new().append(true).create(true).mode(0o600).open(self.dir.join("stdout"))?;
         let command = Command::new(&params, &payload, out, self.process.pid);
-        if let Some(tag) = &command.tag {
+        if let Some(tag) = command.tag() {
             let unit = self.dir.file_name().unwrap().to_string_lossy().into_owned();
             let node = self.dir.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
-            let (tag, pid) = (tag.clone(), self.process.pid);
+            let pid = self.process.pid;
             self.history.note(Note::Started { tag, node, unit, pid, payload: digest(&payload) });
         }
         Ok((status, command))
@@ -182,7 +182,7 @@ fn leave_end(process: Process, dir: &Path, mut status: Value, end: &End, has_spa
     if has_spawner.load(Ordering::SeqCst) && write(&dir.join("end"), &line).is_ok() {
         return;
     }
-    // A full disk heals; a directory that is gone was released.
+    // Tries again, because a full disk gets room again. A missing directory means that the unit was released.
     while replace(dir, &line).is_err() && dir.is_dir() {
         if process.signal(Duration::from_secs(1)) == Some(KILL) {
             return;
@@ -196,7 +196,7 @@ fn write(path: &Path, text: &str) -> io::Result<fs::File> {
     Ok(file)
 }
 
-/// Durably.
+/// Replaces a unit's status, durably.
 fn replace(dir: &Path, text: &str) -> io::Result<()> {
     replace_by(dir, text, fs::File::sync_all)?;
     fs::File::open(dir)?.sync_all()
@@ -208,62 +208,45 @@ fn replace_by(dir: &Path, text: &str, first: impl FnOnce(&fs::File) -> io::Resul
     fs::rename(draft, dir.join("status"))
 }
 
-/// What a command writes, piece by piece.
-enum Writes {
-    Job(Output),
-    /// How large the host is, if it was asked.
+/// What a command does.
+enum Does {
+    Job(Task),
+    /// Prints the size of the host, if asked.
     Size(Option<Vec<u8>>),
 }
 
 /// What a unit runs.
 struct Command {
-    /// The job, if it is one.
-    tag: Option<String>,
-    writes: Writes,
-    /// How long it takes for all of them.
-    takes: Duration,
+    does: Does,
     out: fs::File,
-    /// Its exit code, unless something ends it.
-    code: i32,
 }
 
 impl Command {
     fn new(params: &str, payload: &[u8], out: fs::File, pid: u32) -> Self {
-        let text = String::from_utf8_lossy(payload);
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let asked = lines.filter_map(|mut line| line.get_mut("kwargs").map(Value::take)).next();
-        let Some(asked) = asked else {
-            let size = params.contains("--worker-info").then(|| {
-                let size = json!({"cpu_count": 2, "mem_in_bytes": MEMORY, "runner_version": "2.4.0", "uuid": "u", "errors": []});
-                format!("{size}\n").into_bytes()
-            });
-            return Self { tag: None, writes: Writes::Size(size), takes: Duration::ZERO, out, code: 0 };
+        let size = || {
+            let size = json!({"cpu_count": 2, "mem_in_bytes": MEMORY, "runner_version": "2.4.0", "uuid": "u", "errors": []});
+            format!("{size}\n").into_bytes()
         };
-        let tag = asked["tag"].as_str().unwrap_or_default().to_owned();
-        let dies = asked["dies"] == true;
-        let output = Output {
-            tag: tag.clone(),
-            lines: asked["lines"].as_u64().unwrap_or(3),
-            width: asked["width"].as_u64().unwrap_or(0) as usize,
-            status: asked["status"].as_str().unwrap_or("successful").to_owned(),
-            dies,
-            pid,
+        let does = match Task::of(payload, pid) {
+            Some(task) => Does::Job(task),
+            None => Does::Size(params.contains("--worker-info").then(size)),
         };
-        Self {
-            writes: Writes::Job(output),
-            code: i32::from(dies),
-            takes: Duration::from_millis(asked["millis"].as_u64().unwrap_or(0)),
-            tag: Some(tag),
-            out,
+        Self { does, out }
+    }
+
+    /// The name of the job, if the command is a job.
+    fn tag(&self) -> Option<String> {
+        match &self.does {
+            Does::Job(task) => Some(task.output.tag.clone()),
+            Does::Size(_) => None,
         }
     }
 
     fn run(mut self, process: Process, dir: &Path, status: &Value) -> End {
-        let (count, pieces): (_, Box<dyn Iterator<Item = Vec<u8>>>) = match &mut self.writes {
-            Writes::Job(output) => (output.count(), Box::new(output.pieces())),
-            Writes::Size(size) => (1, Box::new(size.take().into_iter())),
+        let (pause, code, pieces): (_, _, Box<dyn Iterator<Item = Vec<u8>>>) = match &mut self.does {
+            Does::Job(task) => (task.pause(), task.code(), Box::new(task.output.pieces())),
+            Does::Size(size) => (Duration::ZERO, 0, Box::new(size.take().into_iter())),
         };
-        let pause = self.takes / (count as u32 + 1);
         let (mut ran, mut is_written) = (Duration::ZERO, false);
         for piece in pieces {
             if let Some(end) = ended_by(process, pause) {
@@ -280,11 +263,11 @@ impl Command {
                 return End::Exit(1);
             }
         }
-        ended_by(process, pause).unwrap_or(End::Exit(self.code))
+        ended_by(process, pause).unwrap_or(End::Exit(code))
     }
 }
 
-/// Waits so long for a signal.
+/// Waits for a signal, at most for this time.
 fn ended_by(process: Process, limit: Duration) -> Option<End> {
     let signal = process.signal(limit)?;
     Some(if signal == KILL { End::Killed } else { End::Asked })

@@ -1,5 +1,5 @@
-//! Many runs, each in a process of its own: what a seed does twice must be the same, and of a run that fails as few faults and
-//! jobs are kept as make it fail.
+//! Many runs, each in a process of its own. Two runs of a seed must be the same. A failing run is repeated with fewer
+//! faults and jobs, as few as still make it fail.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Seek as _};
@@ -12,16 +12,16 @@ use super::node::{self, Place};
 use super::world::{self, Outcome, Plan};
 
 /// The seeds of an ordinary run of the tests, and how many of them are run twice.
-const SEEDS: std::ops::Range<u64> = 1..23;
+const SEEDS: std::ops::Range<u64> = 1..11;
 const TWICE: u64 = 2;
-/// How often a failing run is repeated with less.
+/// How often a failing run is repeated with fewer faults and jobs.
 const SHRINKS: usize = 60;
-/// No run takes longer, on the busiest machine, unless it hangs.
+/// A run that takes longer hangs, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(900);
-/// What a run says at its end.
+/// The beginning of the line that a run prints at its end.
 const WORD: &str = "OUTCOME ";
 
-/// What the command line says of a run.
+/// The plan of a run by the command line.
 pub(super) fn plan<'a>(seed: &str, value: impl Fn(&str) -> Option<&'a str>, notes: bool) -> Plan {
     let number = |name: &str, usual: usize| value(name).map_or(usual, |it| it.parse().expect("a number"));
     let plan = Plan::of(seed.parse().expect("a number"));
@@ -52,7 +52,7 @@ pub(super) fn one(plan: &Plan, log: Option<&str>) -> ExitCode {
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What a child says.
+/// What a run in a child process printed.
 struct Said {
     text: String,
     word: Option<String>,
@@ -105,7 +105,7 @@ fn child(plan: &Plan) -> Said {
     Said { text, word }
 }
 
-/// As many seeds as the tests have time for.
+/// Runs as many seeds as the tests have time for.
 pub(super) fn some(seeds: Option<&str>) -> ExitCode {
     let seeds = match seeds.and_then(|seeds| seeds.split_once("..")) {
         Some((from, to)) => from.parse().expect("a number")..to.parse().expect("a number"),
@@ -128,7 +128,7 @@ pub(super) fn some(seeds: Option<&str>) -> ExitCode {
     println!("{} in {} s", counts.text(), begun.elapsed().as_secs());
     let (good, bad) = (seeds.count() - failures.len(), failures.len());
     let word = if bad == 0 { "ok" } else { "FAILED" };
-    // As cargo's own harness says it.
+    // In the form of cargo's own harness.
     println!(
         "test result: {word}. {good} passed; {bad} failed; 0 ignored; 0 measured; 0 filtered out; finished in {:.2}s",
         begun.elapsed().as_secs_f64()
@@ -136,7 +136,7 @@ pub(super) fn some(seeds: Option<&str>) -> ExitCode {
     if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs without end, and tells of each failure.
+/// Runs without end, and prints each failure.
 pub(super) fn forever(from: Option<&str>) -> ExitCode {
     let from = from.map_or(1000, |from| from.parse().expect("a number"));
     let counts = Counts::default();
@@ -156,7 +156,7 @@ pub(super) fn forever(from: Option<&str>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What all runs together were.
+/// Sums over all runs.
 #[derive(Default)]
 struct Counts {
     faults: AtomicU64,
@@ -200,7 +200,7 @@ fn side_by_side(seeds: std::ops::Range<u64>, run: impl Fn(u64) -> Result<(), Str
     failures.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is to be said of a run that failed: the least that fails like it.
+/// Judges a run. For a failed run, returns the smallest version that fails in the same way.
 fn judge(seed: u64, said: Said) -> Result<(), String> {
     if said.is_well() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Who comes uninvited: a second daemon under a node's name, with files of its own, and a peer that lies.
+//! Strangers: a second daemon under a node's name, with files of its own, and a peer that lies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,8 +17,8 @@ fn next(world: &World) -> u32 {
     world.strangers.replace(world.strangers.get() + 1)
 }
 
-/// A daemon on another machine has this node's name, is linked to that hop for so long, and goes with all that it has. It takes
-/// jobs, if it is to.
+/// Runs a daemon with this node's name on another machine, linked to the hop, for this time. Then
+/// that machine loses its power for good.
 pub(super) async fn twin(world: &World, node: usize, hop: usize, takes_jobs: bool, span: Duration) {
     let number = next(world);
     let mut config = format!("- tcp-peer: {{address: '{}:7000'}}\n", machine::address_of(host(hop)));
@@ -35,7 +35,7 @@ pub(super) async fn twin(world: &World, node: usize, hop: usize, takes_jobs: boo
     }
 }
 
-/// Somebody who is none of the mesh lies at this hop for so long.
+/// A stranger to the mesh sends lies to this hop for this time.
 pub(super) async fn liar(world: &World, hop: usize, span: Duration) {
     let from = Host(FIRST + next(world));
     let _over = timeout(span.max(hostile::STAYS), hostile::attack(world, hop, from)).await;

@@ -1,4 +1,4 @@
-//! What neighbours speak with each other: how a link stands in their configurations.
+//! The transports of links, as neighbours configure them.
 
 use std::net::Ipv4Addr;
 
@@ -18,14 +18,14 @@ impl Transport {
         *[Self::Tcp, Self::Tcp, Self::WebSocket, Self::Udp].choose(rng).unwrap()
     }
 
-    /// What a node has that is dialled; with certificates TCP alone.
+    /// The listeners of a node that is dialled; only TCP if it uses certificates.
     pub(super) fn listeners(is_secured: bool) -> String {
         let tcp = format!("- tcp-listener: {{port: 7000{}}}\n", tls(is_secured));
         let others = "- ws-listener: {port: 7001}\n- udp-listener: {port: 7002}\n";
         if is_secured { tcp } else { tcp + others }
     }
 
-    /// What a node has that dials a host.
+    /// The peer of a node that dials this host.
     pub(super) fn peer(self, host: Ipv4Addr, is_secured: bool) -> String {
         match self {
             Self::Tcp => format!("- tcp-peer: {{address: '{host}:7000'{}}}\n", tls(is_secured)),

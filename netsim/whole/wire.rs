@@ -1,5 +1,5 @@
-//! What lies between hosts: it carries the bytes of connections and datagrams, late, and fails as networks do. It knows
-//! connections as hosts have opened them, not what is in them.
+//! The network between hosts: it carries the bytes of connections and datagrams with delays, and fails as networks do.
+//! It knows which connections hosts have opened, but not what they carry.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -16,22 +16,22 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// How a way from one host to another is when nothing is wrong with it.
+/// The delay of a healthy way from one host to another.
 const DELAY: Duration = Duration::from_micros(500);
-/// Pieces under way in one direction of a connection; a sender waits for room then.
+/// Most pieces under way in one direction of a connection; then the sender waits.
 const UNDER_WAY: usize = 64;
 const PIECE: usize = 64 * 1024;
-/// How much later than others a datagram is at most, where some are lost.
+/// The most additional delay of a datagram on a way that loses some.
 const SCATTER: Duration = Duration::from_millis(20);
 
-/// How one way from a host to another is.
+/// The state of the way from one host to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
-    /// How long everything is under way.
+    /// The delay of everything on the way.
     pub(super) delay: Duration,
-    /// Nothing arrives. What was sent arrives when that is over, as TCP repeats it.
+    /// Nothing arrives meanwhile. A connection's bytes arrive afterwards, because TCP repeats them.
     pub(super) silent: bool,
-    /// Of datagrams so many of a hundred are lost, as many arrive twice, and all are up to [`SCATTER`] later, so that they
+    /// This percentage of datagrams is lost, as many arrive twice, and all are up to [`SCATTER`] later, so that they
     /// overtake each other.
     pub(super) lost: u32,
 }
@@ -42,7 +42,7 @@ impl Default for Way {
     }
 }
 
-/// All ways. Clones are the same.
+/// All ways. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Net(Arc<Mutex<State>>);
 
@@ -54,12 +54,12 @@ struct State {
 
 struct Connection {
     between: (Host, Host),
-    /// Dropped, it breaks the connection.
+    /// Breaks the connection when it is dropped.
     breaks: watch::Sender<()>,
 }
 
 impl Net {
-    /// Carries connections and datagrams from now on. What becomes of datagrams is decided by this seed.
+    /// Carries connections and datagrams from now on. The seed decides the fate of datagrams.
     pub(super) fn start(seed: u64) -> Self {
         let net = Self::default();
         let (sender, sent) = mpsc::unbounded_channel();
@@ -86,12 +86,12 @@ impl Net {
             .clone()
     }
 
-    /// From now on this way is so.
+    /// Changes the state of a way.
     pub(super) fn set(&self, from: Host, to: Host, way: Way) {
         self.way(from, to).send_replace(way);
     }
 
-    /// Breaks all connections between two hosts: both ends see it at once.
+    /// Breaks all connections between two hosts. Both ends notice at once.
     pub(super) fn cut(&self, one: Host, other: Host) {
         let is_it = |connection: &Connection| {
             connection.between == (one, other) || connection.between == (other, one)
@@ -135,7 +135,7 @@ impl Net {
         }
     }
 
-    /// When a datagram arrives, and how often.
+    /// The arrival times of a datagram's copies.
     fn arrivals(&self, datagram: &Datagram, rng: &mut SmallRng) -> Vec<Instant> {
         let ends = [datagram.from, datagram.to].map(|end| machine::host_of(*end.ip()));
         let Way { delay, silent, lost } = *self.way(ends[0], ends[1]).borrow();
@@ -170,7 +170,7 @@ fn stream(end: OwnedFd) -> UnixStream {
     UnixStream::from_std(net::UnixStream::from(end)).unwrap()
 }
 
-/// Waits as long as something is under way now.
+/// Waits for the present delay of a way.
 async fn passes(way: &mut watch::Receiver<Way>) {
     let delay = way.borrow().delay;
     tokio::time::sleep(delay).await;

@@ -1,5 +1,5 @@
-//! A mesh and what happens to it: nodes with their links, faults in any order, jobs from submission to release. Everything that
-//! is chosen comes from the seed.
+//! A mesh and what happens to it: nodes with their links, faults in any order, jobs from submission to release. Every
+//! choice comes from the seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::authority::{self, Authority};
 use super::client::Client;
+use super::cluster::Cluster;
 use super::faults::{self, Fault};
 use super::history::{History, Note};
 use super::jobs::{self, Job};
@@ -23,21 +24,25 @@ use super::node::{Node, Place};
 use super::postgres::Postgres;
 use super::transport::Transport;
 use super::wire::Net;
-use super::{check, left, runner};
+use super::{check, groups, left, runner};
 use meshd::telemetry::Log;
 
-/// How long everything may take once all is well again.
+/// How long jobs and releases may take once all faults are over.
 const HEALED: Duration = Duration::from_secs(600);
 
-/// What runs jobs.
+/// The work type that runs jobs.
 pub(super) const WORK_TYPE: &str = "- work-command: {worktype: ansible-runner, command: ansible-runner, params: worker, allowruntimeparams: true}\n";
 
-/// What is left is looked at in one run of so many: it takes minutes of virtual time.
+/// The credential of the cluster for pods.
+pub(super) const CREDENTIAL: &str = "cluster";
+const POD_WORK_TYPE: &str = "- work-kubernetes: {worktype: kubernetes-runtime-auth, authmethod: runtime, allowruntimeauth: true, allowruntimepod: true, allowruntimeparams: true}\n";
+
+/// In one of this many runs the leftovers are checked, because this takes minutes of virtual time.
 const LOOKED_AT: u64 = 4;
-/// How often another fault is chosen that goes with those that are there.
+/// How often a choice of a fault is repeated until it is compatible with the present faults.
 const CHOICES: usize = 4;
 
-/// What a run is to be.
+/// What a run contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) seed: u64,
@@ -46,14 +51,14 @@ pub(super) struct Plan {
     pub(super) executions: usize,
     pub(super) jobs: usize,
     pub(super) faults: usize,
-    /// Faults that are left out, by their numbers.
+    /// The numbers of the faults that are left out.
     pub(super) without: BTreeSet<usize>,
-    /// Notes are printed.
+    /// Whether notes are printed.
     pub(super) notes: bool,
 }
 
 impl Plan {
-    /// What this seed stands for.
+    /// The plan of this seed.
     pub(super) fn of(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let executions = *[1, 2, 3, 3, 5, 8, 24].choose(&mut rng).unwrap();
@@ -70,13 +75,13 @@ impl Plan {
     }
 }
 
-/// What a run has come to.
+/// The result of a run.
 pub(super) struct Outcome {
     pub(super) hash: u64,
     pub(super) faults: usize,
     pub(super) jobs: usize,
     pub(super) took: Duration,
-    /// What must not be.
+    /// Everything that was wrong.
     pub(super) missed: Vec<String>,
     /// The last notes.
     pub(super) tail: String,
@@ -90,23 +95,25 @@ pub(super) struct World {
     pub(super) transports: BTreeMap<(usize, usize), Transport>,
     pub(super) controls: usize,
     pub(super) hops: usize,
-    /// The store of several control nodes; among `names` and `links` it comes after the nodes.
+    /// The shared store of control nodes; in `names` and `links` its number follows those of the nodes.
     pub(super) postgres: Option<Postgres>,
+    /// A cluster for pods, whose name is the last of `names`.
+    pub(super) cluster: Option<Cluster>,
     pub(super) net: Net,
     pub(super) history: History,
     pub(super) rng: RefCell<SmallRng>,
-    /// Faults are over.
+    /// Whether all faults are over.
     pub(super) calm: Cell<bool>,
-    /// What must not be and was seen on the way.
+    /// Everything wrong that was noticed during the run.
     pub(super) missed: RefCell<Vec<String>>,
-    /// Which nodes are busy with a fault that does not go with another one.
+    /// Nodes with a fault that excludes other faults.
     pub(super) busy: RefCell<BTreeSet<usize>>,
     pub(super) busy_links: RefCell<BTreeSet<(usize, usize)>>,
-    /// Where all files are.
+    /// The directory of all files.
     pub(super) place: String,
-    /// How many strangers there were.
+    /// The number of strangers so far.
     pub(super) strangers: Cell<u32>,
-    /// Without it everybody is let in.
+    /// The authority; without it every node is admitted.
     pub(super) authority: Option<Authority>,
     pub(super) log: Log,
 }
@@ -116,7 +123,7 @@ pub(super) fn host(node: usize) -> Host {
     Host(node as u32 + 1)
 }
 
-/// Runs what the plan says, on this thread.
+/// Runs a plan, on this thread.
 pub(super) fn run(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     machine::run(plan.seed, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -135,7 +142,7 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     sleep(Duration::from_secs(5)).await;
     let stores = if world.postgres.is_some() { 1 } else { world.controls };
     for control in 0..stores {
-        jobs::make_group(&world, control).await;
+        groups::make(&world, control).await;
     }
     let fresh = left::files(&world);
     let mut jobs: Vec<Job> = Vec::new();
@@ -175,14 +182,12 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
         missed.extend(left::check(&world, &fresh).await);
     }
     missed.extend(check::check(&history.notes(), &jobs));
-    for node in &world.nodes {
-        let crash = node.borrow_mut().begin_crash(false);
-        if let Some(crash) = crash {
-            crash.finish().await;
-        }
-    }
+    world.end().await;
     if let Some(postgres) = &world.postgres {
         postgres.end().await;
+    }
+    if let Some(cluster) = &world.cluster {
+        cluster.end().await;
     }
     Outcome {
         hash: history.hash(),
@@ -207,7 +212,7 @@ impl World {
         let mut links = Vec::new();
         for node in 0..count {
             let hops = match node {
-                // Each hop dials all that came before it.
+                // Each hop dials all earlier hops.
                 _ if is_hop(node) => (plan.controls..node).collect(),
                 _ => {
                     let all: Vec<usize> = (plan.controls..plan.controls + plan.hops).collect();
@@ -223,6 +228,7 @@ impl World {
         let files = |node: usize| place.path().join(name(node));
         let mut kind = |_| if authority.is_some() { Transport::Tcp } else { Transport::choose(&mut rng) };
         let transports: BTreeMap<_, _> = links.iter().map(|link| (*link, kind(link))).collect();
+        let cluster = rng.random_bool(0.5).then(|| host(count + usize::from(is_shared)));
         let config = |node: usize| {
             let mut text = authority.as_ref().map(|_| Authority::profiles(&files(node))).unwrap_or_default();
             text += &Transport::listeners(authority.is_some());
@@ -234,9 +240,11 @@ impl World {
                 text += &keys;
                 let store = if is_shared { Postgres::url(host(count)) } else { "sqlite".to_owned() };
                 text += &format!(
-                    "- work-controller: {{store: '{store}', discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s}}\n",
+                    "- work-controller: {{store: '{store}', discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s, credentials: '{}/credentials'}}\n",
+                    dir.display(),
                     dir.display()
                 );
+                text += if cluster.is_some() { POD_WORK_TYPE } else { "" };
             }
             if node >= plan.controls && !is_hop(node) {
                 text += WORK_TYPE;
@@ -251,16 +259,24 @@ impl World {
                 let (file, text) = authority.issue(&name(node), host(node), authority::LONG);
                 made.put(file, &text);
             }
+            if let Some(cluster) = cluster.filter(|_| node < plan.controls) {
+                made.put_secret(&format!("credentials/{CREDENTIAL}.yml"), &Cluster::credential(cluster));
+            }
             RefCell::new(made)
         });
         let nodes = nodes.collect();
         let mut names: Vec<String> = (0..count).map(name).collect();
-        // A host listens only once there is somebody to carry what is sent to it.
+        // The network comes first, because hosts can listen only once it exists.
         let net = Net::start(rng.random());
         let postgres = is_shared.then(|| {
             names.push("store".to_owned());
             links.extend((0..plan.controls).map(|control| (control, count)));
             Postgres::start(host(count), place.path().join("store"))
+        });
+        let cluster = cluster.map(|host| {
+            links.extend((0..plan.controls).map(|control| (control, names.len())));
+            names.push("cluster".to_owned());
+            Cluster::start(host, rng.random(), &history)
         });
         Self {
             nodes,
@@ -268,6 +284,7 @@ impl World {
             links,
             transports,
             postgres,
+            cluster,
             controls: plan.controls,
             hops: plan.hops,
             net,
@@ -301,7 +318,7 @@ impl World {
         self.rng.borrow_mut().random_bool(probability)
     }
 
-    /// The links of a kind.
+    /// The links with this transport.
     pub(super) fn links_over(&self, transport: Transport) -> Vec<(usize, usize)> {
         self.links.iter().copied().filter(|link| self.transports.get(link) == Some(&transport)).collect()
     }
@@ -316,16 +333,49 @@ impl World {
         Client::connect(&socket).await
     }
 
-    /// What a node answers to a line.
+    /// Asks a node over a new connection.
     pub(super) async fn ask(&self, node: usize, line: &str) -> io::Result<Value> {
         self.client(node).await?.ask_json(line).await
+    }
+
+    /// Kills a node, or its machine if it loses its power. A node that is down stays down.
+    pub(super) async fn crash(&self, node: usize, loses_power: bool) {
+        let crash = self.nodes[node].borrow_mut().begin_crash(loses_power);
+        if let Some(crash) = crash {
+            crash.finish().await;
+        }
+    }
+
+    /// Ends all nodes.
+    pub(super) async fn end(&self) {
+        for node in 0..self.nodes.len() {
+            self.crash(node, false).await;
+        }
+    }
+
+    /// The number of the store among names, links and hosts.
+    pub(super) fn store(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn postgres(&self) -> &Postgres {
+        self.postgres.as_ref().expect("there are several control nodes")
+    }
+
+    pub(super) fn pods(&self) -> &Cluster {
+        self.cluster.as_ref().expect("there is a cluster")
+    }
+
+    /// The number of the cluster for pods, among names, links and hosts.
+    pub(super) fn cluster(&self) -> usize {
+        self.names.len() - 1
     }
 
     pub(super) fn boot(&self, node: usize) {
         self.nodes[node].borrow_mut().boot(&self.log);
     }
 
-    /// For whoever looks for a cause.
+    /// Notes what nodes see, as help to find a cause.
     async fn tell_what_nodes_see(&self) {
         for node in 0..self.nodes.len() {
             let Ok(status) = self.ask(node, "status").await else { continue };
@@ -334,7 +384,7 @@ impl World {
         }
     }
 
-    /// Releases units of which no client was told, as an operator would who looks at what is there.
+    /// Releases units of which no client was told, as an operator would who lists all units.
     async fn release_unheard(&self) {
         for node in 0..self.nodes.len() {
             let Ok(units) = self.ask(node, "work list").await else { continue };
@@ -346,16 +396,19 @@ impl World {
         }
     }
 
-    /// All jobs are released: their units are gone from every node.
+    /// Checks that no node has a unit left, because all jobs are released.
     async fn nothing_is_left(&self) {
         let deadline = Instant::now() + HEALED;
         loop {
-            let left: Vec<String> = self.nodes.iter().flat_map(|node| units_in(&node.borrow())).collect();
+            let mut left: Vec<String> = self.nodes.iter().flat_map(|node| units_in(&node.borrow())).collect();
+            if let Some(cluster) = &self.cluster {
+                left.extend(cluster.pods().await);
+            }
             if left.is_empty() {
                 return;
             }
             if Instant::now() > deadline {
-                return self.miss(format!("units are left: {left:?}"));
+                return self.miss(format!("units or pods are left: {left:?}"));
             }
             self.history.tell(format!("left: {left:?}"));
             self.release_unheard().await;
@@ -364,18 +417,17 @@ impl World {
     }
 }
 
-/// What is in the directory of a node's units that is theirs.
+/// The units in a node's directory of units.
 fn units_in(node: &Node) -> Vec<String> {
     let found = std::fs::read_dir(node.units()).into_iter().flatten().flatten();
     let mut names: Vec<String> = found.map(|one| one.file_name().to_string_lossy().into_owned()).collect();
     names.retain(|name| !name.starts_with('.') || name.starts_with(".trash") || name.starts_with(".release"));
-    // What came back with a disk that lied is no unit without its status, and not the node's to judge.
-    names.retain(|name| !node.has_lied || node.units().join(name).join("status").exists());
+    names.retain(|name| !node.is_half_made(&node.units().join(name)));
     names.sort();
     names.into_iter().map(|name| format!("{} {name}", node.name)).collect()
 }
 
-/// For a note of a state.
+/// A note that a client saw this status.
 pub(super) fn seen(tag: &str, unit: &str, status: &Value) -> Note {
     Note::Seen {
         tag: tag.to_owned(),

@@ -1,8 +1,8 @@
-//! What every backend promises, as one suite that runs over each of them.
+//! The promises of every backend, as one suite that runs over each of them.
 //!
-//! A backend joins with a [`Harness`] and a line of `contract!`; one that carries frames in a byte stream
-//! also with a [`StreamHarness`] and a line of `stream_contract!`. Bare datagrams can promise less, which is
-//! `datagram_contract!`. The suite sees only the public seam.
+//! A backend joins with a [`Harness`] and a line of `contract!`. A backend that carries frames in a byte stream
+//! also has a [`StreamHarness`] and a line of `stream_contract!`. Bare datagrams promise less, so they have
+//! `datagram_contract!`. The suite uses only the public API.
 
 mod datagrams;
 mod families;
@@ -23,7 +23,7 @@ use self::harness::{
 };
 use super::{Direction, Listener, Reader, Session, SessionEnd, dial};
 
-/// Whatever a test waits for comes within this time, or the test fails.
+/// The longest wait for anything that a test expects.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 macro_rules! tests_over {
@@ -77,7 +77,7 @@ macro_rules! stream_contract {
     };
 }
 
-/// For sessions that nothing on the wire opens or closes, and that promise neither order nor arrival.
+/// For sessions that no message opens or closes, and that promise neither order nor arrival.
 macro_rules! datagram_contract {
     ($backend:ident, $harness:ty) => {
         mod $backend {
@@ -107,18 +107,18 @@ contract!(memory, MemoryHarness);
 stream_contract!(tcp_stream, TcpHarness);
 stream_contract!(memory_stream, MemoryHarness);
 
-/// A listener and both ends of a session through it: the dialer's, the listener's.
+/// A listener and both ends of a session through it: first the dialer's, then the listener's.
 async fn pair(harness: &impl Harness) -> (Listener, Session, Session) {
     let mut listener = Listener::bind(&harness.anywhere()).await.expect("bind");
-    // Beside each other: where a session begins with a handshake, it takes both.
+    // Concurrently, because a session that begins with a handshake needs both sides.
     let to = harness.to(&listener);
     let (dialed, accepted) = tokio::join!(dial(&to), listener.accept());
     let (dialed, accepted) = (dialed.expect("dial"), accepted.expect("accept"));
     (listener, dialed, accepted)
 }
 
-/// A packet whose bytes depend on its number, so that a shifted or swapped one shows. None is a data packet
-/// by its type, the only kind that a transport may let overtake others.
+/// A packet whose bytes depend on its number, so that a shifted or swapped packet shows. None has the type of a
+/// data packet, because a transport may let data packets overtake others.
 fn packet(number: usize, len: usize) -> Bytes {
     (0..len).map(|at| (number.wrapping_mul(31).wrapping_add(at.wrapping_mul(7)) % 251 + 1) as u8).collect()
 }

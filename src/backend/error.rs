@@ -1,7 +1,7 @@
 //! How sessions end, and why accepting or dialing fails.
 //!
-//! Each type is split along what a caller does about it, not along what the operating system calls it.
-//! Texts name the address; who logs them and when is the caller's decision.
+//! Each type has a variant for each reaction of the caller, not for each error of the operating system. Texts name
+//! the address; the caller decides who logs them and when.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::tls::HandshakeError;
 
-/// Why a session is over. Always for good: a session never comes back, a new one is dialed.
+/// Why a session is over. The end is final: nothing revives a session, a new one is dialed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionEnd {
     /// The peer closed its direction at a packet boundary.
@@ -25,7 +25,7 @@ pub enum SessionEnd {
     /// The connection failed.
     #[error("connection lost: {0}")]
     Broken(#[from] io::Error),
-    /// The cause was given by an earlier call.
+    /// The session ended before; an earlier call gave the cause.
     #[error("the session is already over")]
     AlreadyOver,
 }
@@ -33,17 +33,17 @@ pub enum SessionEnd {
 /// Why a listener did not give a session.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// This one client, or this moment, failed. Accept again after the pause.
+    /// The failure concerns this one client or this moment. Accept again after the pause.
     #[error("cannot accept on {address} at the moment: {source}")]
     Transient {
         /// The listener's address.
         address: String,
-        /// How long to wait before the next attempt; zero where the cause is gone with the client.
+        /// How long to wait before the next attempt; zero if the cause went away with the client.
         pause: Duration,
         /// The error of the operating system.
         source: io::Error,
     },
-    /// One client and this node could not agree on TLS. Accept again at once.
+    /// One client and this node did not agree on TLS. Accept again at once.
     #[error("connection from {peer} to {address} refused: {source}")]
     Tls {
         /// The listener's address.
@@ -63,7 +63,7 @@ pub enum AcceptError {
         /// Status and text.
         answer: String,
     },
-    /// The listener is broken and stays so.
+    /// The listener is broken for good.
     #[error("cannot accept on {address} any more: {source}")]
     Fatal {
         /// The listener's address.
@@ -77,7 +77,7 @@ pub enum AcceptError {
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(500);
 
 impl AcceptError {
-    /// How long to wait before the next attempt; `None` after the last one.
+    /// How long to wait before the next attempt; `None` if there must not be another.
     pub(super) fn pause(&self) -> Option<Duration> {
         match self {
             Self::Transient { pause, .. } => Some(*pause),
@@ -86,8 +86,8 @@ impl AcceptError {
         }
     }
 
-    /// Sorts an error of `accept(2)`. Unknown ones are transient: a listener that gives up takes the node
-    /// off the mesh, one that tries twice a second costs a line in the log.
+    /// Sorts an error of `accept(2)`. Unknown errors are transient, because a listener that gives up takes the node
+    /// off the mesh, while an attempt twice a second costs only lines in the log.
     pub(super) fn sort(address: String, source: io::Error) -> Self {
         match Errno::from_io_error(&source) {
             Some(Errno::BADF | Errno::FAULT | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP) => {
@@ -101,7 +101,7 @@ impl AcceptError {
     }
 }
 
-/// Why a dial gave no session. Every kind may be gone at the next attempt.
+/// Why a dial gave no session. Each of these causes may be gone at the next attempt.
 #[derive(Debug, thiserror::Error)]
 pub enum DialFailure {
     /// The address has no answer in the resolver, or is no `host:port`.
@@ -112,7 +112,7 @@ pub enum DialFailure {
         /// The error of the resolver.
         source: io::Error,
     },
-    /// The last of the host's addresses failed.
+    /// No address of the host could be connected to; the error is that of the last one tried.
     #[error("cannot connect to {address}: {source}")]
     Connect {
         /// The address as configured.
@@ -120,7 +120,7 @@ pub enum DialFailure {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// Somebody answered, and TLS could not be agreed on.
+    /// The other side answered, but TLS could not be agreed on.
     #[error("cannot connect to {address}: {source}")]
     Tls {
         /// The address as configured.
@@ -133,7 +133,7 @@ pub enum DialFailure {
     TimedOut {
         /// The address as configured.
         address: String,
-        /// How long was waited.
+        /// The time waited.
         limit: Duration,
     },
 }

@@ -1,7 +1,7 @@
-//! Whole packets out of any byte stream, in batches.
+//! Reads whole packets from any byte stream, in batches.
 //!
-//! It owns the waiting: when to read, when a silence lets the buffer shrink, and how a stream ends. The
-//! memory is `read_buffer`'s business, the layout of a frame `wire`'s.
+//! It owns the waiting: when to read, when a silence lets the buffer shrink, and how a stream ends. `read_buffer`
+//! owns the memory, and `wire` the layout of a frame.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub const MAX_BATCH_PACKETS: usize = 256;
 /// `read_batch` stops appending once it has appended this many bytes.
 pub const MAX_BATCH_BYTES: usize = 256 * 1024;
 
-/// A session that is silent for so long gives a grown buffer back.
+/// After a silence of this length, a session gives a grown buffer back.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Reads frames from `R`.
@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(super) struct FrameReader<R> {
     io: R,
     buffer: ReadBuffer,
-    /// Since when nothing has come; kept here so that dropped `read_batch` futures do not restart it.
+    /// When the silence began; kept here so that dropped `read_batch` futures do not restart it.
     silent_since: Option<Instant>,
 }
 
@@ -58,7 +58,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         packets > 0
     }
 
-    /// Reads once, or waits until silence has made the buffer smaller. Cancel safe, as `read_buf` is.
+    /// Reads once, or shrinks the buffer after a silence. Cancel safe, as `read_buf` is.
     async fn receive(&mut self) -> Result<(), SessionEnd> {
         let grown = self.buffer.is_grown();
         let bytes = self.buffer.for_reading();

@@ -1,7 +1,7 @@
-//! Batches of packets into any byte stream, many frames with one system call.
+//! Writes batches of packets to any byte stream, many frames with one system call.
 //!
-//! It owns the frames whose sending has begun, so that a dropped future never leaves half a frame behind: the
-//! next write goes on at the very byte. It never copies a packet, and knows no sockets.
+//! It owns the frames whose sending has begun, so that a dropped future never leaves half a frame behind: the next
+//! write goes on at the exact byte. It never copies a packet, and knows no sockets.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use tracing::error;
 
 use crate::wire::{MAX_MESSAGE, frame};
 
-/// Frames handed over with one write; each takes two of the kernel's 1,024 slices.
+/// Frames in one write; each takes two of the kernel's 1,024 slices.
 const FRAMES_PER_WRITE: usize = 64;
 
 /// Writes frames to `W`.
@@ -22,18 +22,18 @@ const FRAMES_PER_WRITE: usize = 64;
 pub(super) struct FrameWriter<W> {
     io: W,
     /// At most [`FRAMES_PER_WRITE`] frames that were taken from a batch; the first may be partly written.
-    begun: VecDeque<Frame>,
+    begun: VecDeque<QueuedFrame>,
     /// Bytes of the first frame that are written already, prefix included.
     written: usize,
 }
 
 #[derive(Debug)]
-struct Frame {
+struct QueuedFrame {
     prefix: [u8; frame::PREFIX_LEN],
     packet: Bytes,
 }
 
-impl Frame {
+impl QueuedFrame {
     fn len(&self) -> usize {
         self.prefix.len() + self.packet.len()
     }
@@ -63,21 +63,21 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 
     /// Bytes of the frames begun that are not written yet.
     pub(super) fn unsent(&self) -> usize {
-        self.begun.iter().map(Frame::len).sum::<usize>() - self.written
+        self.begun.iter().map(QueuedFrame::len).sum::<usize>() - self.written
     }
 
-    /// Sends what was begun, then ends the stream in order. Waits for a slow peer without a limit.
+    /// Sends the frames begun, then ends the stream in order. Waits for a slow peer without a limit.
     pub(super) async fn finish(&mut self) -> io::Result<()> {
         self.write_batch(&mut VecDeque::new()).await?;
         self.io.shutdown().await
     }
 
-    /// Moves as many packets as one write takes from the batch to the frames begun.
+    /// Moves packets from the batch to the frames begun, up to what one write takes.
     fn begin(&mut self, batch: &mut VecDeque<Bytes>) {
         while self.begun.len() < FRAMES_PER_WRITE {
             let Some(packet) = batch.pop_front() else { break };
             match frame::prefix(packet.len()) {
-                Some(prefix) => self.begun.push_back(Frame { prefix, packet }),
+                Some(prefix) => self.begun.push_back(QueuedFrame { prefix, packet }),
                 None => {
                     error!(
                         len = packet.len(),
@@ -116,7 +116,7 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 }
 
 /// Points slices at the frames' bytes, from `skip` bytes into the first; gives the number of slices used.
-fn fill<'a>(slices: &mut [IoSlice<'a>], frames: &'a VecDeque<Frame>, mut skip: usize) -> usize {
+fn fill<'a>(slices: &mut [IoSlice<'a>], frames: &'a VecDeque<QueuedFrame>, mut skip: usize) -> usize {
     let mut used = 0;
     for part in frames.iter().flat_map(|frame| [&frame.prefix[..], &frame.packet[..]]) {
         let skipped = skip.min(part.len());

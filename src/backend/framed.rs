@@ -1,8 +1,8 @@
 //! The halves of a session whose packets are frames in a byte stream, over TCP or TLS.
 //!
-//! It owns an end that loses nothing. Closing a socket with unread bytes in it resets the connection, and the kernel then
-//! discards what it has not sent yet. So a reader that is dropped goes to the writer, which reads up to the peer's own
-//! end.
+//! It owns an end that loses nothing. Closing a socket with unread bytes in it resets the connection, and the
+//! kernel then discards what it has not sent yet. So a dropped reader goes to the writer, which reads to the end of
+//! the peer's stream.
 
 use std::io;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::SessionEnd;
 use super::frame_reader::FrameReader;
 use super::frame_writer::FrameWriter;
 
-/// The reading half of a session whose reader was dropped.
+/// The inner reader of a dropped [`FramedReader`], for the writer to read on.
 type Returned<R> = Arc<Mutex<Option<FrameReader<R>>>>;
 
 /// The receiving half.
 #[derive(Debug)]
 pub(super) struct FramedReader<R> {
-    /// Taken when this is dropped.
+    /// `None` only while this is being dropped.
     frames: Option<FrameReader<R>>,
     returned: Returned<R>,
 }
@@ -33,7 +33,7 @@ pub(super) struct FramedWriter<R, W> {
     returned: Returned<R>,
 }
 
-/// Both halves of a session over such streams.
+/// Both halves of a session over a pair of streams.
 pub(super) fn framed<R, W>(receiving: R, sending: W) -> (FramedReader<R>, FramedWriter<R, W>)
 where
     R: AsyncRead + Unpin,

@@ -1,7 +1,7 @@
 //! A bound address at which neighbours open sessions.
 //!
-//! It owns binding, with what the operator reads when it fails, and the loop that accepts TCP connections. What has to
-//! happen on a connection before it is a session is each transport's business.
+//! It owns binding, the text that the operator reads when binding fails, and the loop that accepts TCP connections.
+//! Each transport owns how a connection becomes a session.
 
 use std::any::Any;
 use std::io;
@@ -13,14 +13,14 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{AcceptError, ListenSpec, Session, quic, tcp, udp, websocket};
+use super::{AcceptError, Session};
 use crate::os::address::{open_first, plain, resolve};
 use crate::tls::Handshakes;
 
-/// Sessions that wait to be accepted.
+/// The most sessions that wait to be accepted.
 pub(super) const BACKLOG: usize = 64;
 
-/// How long a bind waits for the tasks of a listener that has just been closed.
+/// How long a bind retries while a listener that was just closed still holds the address.
 pub(super) const REBIND_LIMIT: Duration = Duration::from_millis(300);
 const REBIND_PAUSE: Duration = Duration::from_millis(20);
 
@@ -28,40 +28,28 @@ pub(super) type Accepted = Result<Session, AcceptError>;
 
 /// A bound address at which neighbours can open sessions. Dropping it frees the address.
 ///
-/// Handshakes run beside each other, so that a silent client never keeps others from being accepted.
+/// Handshakes run concurrently, so a silent client never keeps others from being accepted.
 #[derive(Debug)]
 pub struct Listener {
     /// The transport and the address, for errors.
     name: String,
     local: String,
     accepted: mpsc::Receiver<Accepted>,
+    /// Where newcomers go; without it they are sent away.
+    newcomers: Option<mpsc::Sender<Session>>,
     /// Frees the address when it is dropped.
     _bound: Box<dyn Any + Send + Sync>,
 }
 
 impl Listener {
-    /// Binds the address; from the moment it returns, dialers get through.
-    ///
-    /// # Errors
-    /// The text names the address, and for an address in use says what to do.
-    pub async fn bind(spec: &ListenSpec) -> io::Result<Self> {
-        match spec {
-            ListenSpec::Tcp(options) => tcp::listen(options).await,
-            ListenSpec::Udp(options) => udp::listen(options).await,
-            ListenSpec::WebSocket(options) => websocket::listen(options).await,
-            ListenSpec::Quic(options) => quic::listen(options).await,
-            #[cfg(test)]
-            ListenSpec::Memory(options) => super::memory::listen(options),
-        }
-    }
-
     pub(super) fn new(
         transport: &str,
         local: String,
         accepted: mpsc::Receiver<Accepted>,
         bound: impl Any + Send + Sync,
     ) -> Self {
-        Self { name: format!("{transport} {local}"), local, accepted, _bound: Box::new(bound) }
+        let name = format!("{transport} {local}");
+        Self { name, local, accepted, newcomers: None, _bound: Box::new(bound) }
     }
 
     /// A listener whose sessions come from a task that holds the address. The task gets the listener's name.
@@ -83,22 +71,39 @@ impl Listener {
         self.local.clone()
     }
 
-    /// Waits for the next session. Cancel safe.
+    /// Has newcomers go there, as long as there is room; without a place for them they are sent away.
+    #[must_use]
+    pub fn with_newcomers(self, newcomers: Option<mpsc::Sender<Session>>) -> Self {
+        Self { newcomers, ..self }
+    }
+
+    /// Waits for the next session with a neighbour. Cancel safe.
     ///
     /// # Errors
     /// [`AcceptError::Transient`]: call again after the pause it names. [`AcceptError::Fatal`]: this
     /// listener will never accept again.
     pub async fn accept(&mut self) -> Result<Session, AcceptError> {
-        // The sender lives as long as the listener, unless its task has panicked.
-        self.accepted.recv().await.unwrap_or_else(|| {
-            let source = io::ErrorKind::NotConnected.into();
-            Err(AcceptError::Fatal { address: self.name.clone(), source })
-        })
+        loop {
+            match self.accepted.recv().await {
+                Some(Ok(session)) if session.info.is_newcomer => {
+                    // Without room it is closed, and the newcomer tries again.
+                    if let Some(newcomers) = &self.newcomers {
+                        drop(newcomers.try_send(session));
+                    }
+                }
+                Some(accepted) => return accepted,
+                // The sender lives as long as the listener, unless the listener's task has panicked.
+                None => {
+                    let source = io::ErrorKind::NotConnected.into();
+                    return Err(AcceptError::Fatal { address: self.name.clone(), source });
+                }
+            }
+        }
     }
 }
 
-/// Accepts TCP connections and opens a session on each, beside the others. `open` gives nothing for what is not worth a
-/// line in an operator's log.
+/// Accepts TCP connections and opens their sessions concurrently. `open` gives `None` for a failure that is not
+/// worth a line in an operator's log.
 pub(super) async fn accept_tcp<F>(
     socket: tokio::net::TcpListener,
     name: String,
@@ -133,7 +138,7 @@ pub(super) async fn accept_tcp<F>(
     }
 }
 
-/// Binds an address. One that is in use is tried again until `limit` is over.
+/// Binds an address. While it is in use, tries again until `limit` is over.
 pub(super) async fn bind<T>(
     transport: &str,
     address: &str,
@@ -157,7 +162,7 @@ pub(super) async fn bind<T>(
     binding.await.map_err(failed)
 }
 
-/// Why a listener has not started, and what the operator can do.
+/// Why a listener did not start, and what the operator can do.
 fn cannot_listen(transport: &str, address: &str, source: &io::Error) -> String {
     let advice = match source.kind() {
         io::ErrorKind::AddrInUse => {

@@ -1,7 +1,7 @@
-//! Sessions inside one process, over a named switchboard that can be made to fail.
+//! Sessions inside one process, over a named switchboard that tests can make fail.
 //!
-//! It owns names, links and their faults; tests of the node use it in place of sockets. Packets go through
-//! the same frames as on TCP, with the same back-pressure, so what passes here was serialised.
+//! It owns names, links and their faults; tests of the node use it in place of sockets. Packets go through the same
+//! frames as on TCP, with the same back-pressure, so tests over it cover serialisation too.
 
 mod pipe;
 
@@ -19,17 +19,17 @@ use super::frame_reader::FrameReader;
 use super::frame_writer::FrameWriter;
 use super::listener::{Accepted, Listener};
 use super::session::{TransportReader, TransportWriter};
-use super::{DialFailure, Direction, Reader, Session, SessionEnd, SessionInfo, Writer};
+use super::{DialFailure, Direction, Session, SessionEnd, SessionInfo};
 
 const TRANSPORT: &str = "memory";
 
-/// Dialed sessions that a listener may leave unaccepted; further dials are refused.
+/// Dialed sessions that may wait for the listener to accept them; further dials are refused.
 const BACKLOG: usize = 1024;
 
-/// A switchboard of named listeners. Clones are handles to the same one.
+/// A switchboard of named listeners. Clones are handles to the same switchboard.
 #[derive(Clone, Default)]
 pub struct MemoryNet {
-    // A lock and no task: each use is a handful of map operations, and faults must act at once.
+    // A lock rather than a task, because each use is a handful of map operations and faults must act at once.
     state: Arc<Mutex<State>>,
 }
 
@@ -70,8 +70,8 @@ impl MemoryNet {
         Self::default()
     }
 
-    /// Breaks every link between two names, no matter which side dialed: both ends see a reset connection, and packets
-    /// under way are lost. Gives the number of links that were broken; new dials get through.
+    /// Breaks every link between two names, whichever side dialed. Both ends see a reset connection, and packets
+    /// under way are lost. Gives the number of links broken. New dials get through.
     pub fn cut(&self, one: &str, other: &str) -> usize {
         let links = &self.lock().links;
         let between = |link: &&Link| {
@@ -81,8 +81,8 @@ impl MemoryNet {
         links.iter().filter(between).filter(|link| link.cut()).count()
     }
 
-    /// From now on, whole packets from one name to another vanish (or no longer do), on present and future
-    /// links, while their writer sees success: a half-dead session.
+    /// Makes whole packets from one name to another vanish from now on, or ends this. It holds for present and
+    /// future links. The writer sees success, as in a half-dead session.
     pub fn black_hole(&self, from: &str, to: &str, on: bool) {
         self.fault(from, to).lock().black_hole = on;
     }
@@ -92,7 +92,7 @@ impl MemoryNet {
         self.fault(from, to).lock().drop_next = count;
     }
 
-    /// Whoever dials that name next gets this session.
+    /// The next dial of that name gets this session.
     pub(crate) fn prepare(&self, name: &str, session: Session) {
         self.lock().prepared.insert(name.to_owned(), session);
     }
@@ -114,7 +114,7 @@ impl MemoryNet {
 
 impl Link {
     fn cut(&self) -> bool {
-        // Both, always: `any` alone would stop at the first.
+        // `count` cuts both pipes; `any` would stop at the first.
         self.pipes.iter().filter_map(Weak::upgrade).filter(|pipe| pipe.cut()).count() > 0
     }
 
@@ -151,7 +151,7 @@ pub struct MemoryListenOptions {
 pub struct MemoryDialOptions {
     /// The switchboard.
     pub net: MemoryNet,
-    /// The dialer's name, by which the link can be cut; it need not listen.
+    /// The dialer's name, by which the link can be cut. It need not be listening.
     pub from: String,
     /// The listener's name.
     pub to: String,
@@ -209,7 +209,7 @@ fn connect(options: &MemoryDialOptions) -> Result<[Arc<Pipe>; 2], DialFailure> {
     Ok([there, back])
 }
 
-/// The bytes of a link without frames, for tests of what a broken peer may send.
+/// The bytes of a link without frames, for tests of broken peers.
 pub(super) type RawLink = tokio::io::Join<PipeReader, PipeWriter>;
 
 pub(super) fn dial_raw(options: &MemoryDialOptions) -> RawLink {
@@ -224,16 +224,16 @@ fn session(
     peer: &str,
     direction: Direction,
 ) -> Session {
-    Session {
-        reader: Reader::new(TransportReader::Memory(MemoryReader {
-            frames: FrameReader::new(PipeReader::new(receiving)),
-        })),
-        writer: Writer::new(TransportWriter::Memory(MemoryWriter {
-            frames: FrameWriter::new(PipeWriter::new(sending)),
-            fault,
-        })),
-        info: SessionInfo { transport: TRANSPORT, peer: peer.to_owned(), direction, certified_nodes: None },
-    }
+    let reader = MemoryReader { frames: FrameReader::new(PipeReader::new(receiving)) };
+    let writer = MemoryWriter { frames: FrameWriter::new(PipeWriter::new(sending)), fault };
+    let info = SessionInfo {
+        transport: TRANSPORT,
+        peer: peer.to_owned(),
+        direction,
+        certified_nodes: None,
+        is_newcomer: false,
+    };
+    Session::new(TransportReader::Memory(reader), TransportWriter::Memory(writer), info)
 }
 
 /// The receiving half of an in-process session.
@@ -265,14 +265,14 @@ impl MemoryWriter {
         self.frames.unsent()
     }
 
-    /// Faults act on whole packets, never on bytes: a stream transport cannot lose a part.
+    /// Drops whole packets, never single bytes, because a stream transport cannot lose a part.
     fn apply_faults(&self, batch: &mut VecDeque<Bytes>) {
         let mut fault = self.fault.lock();
         batch.retain(|_| !fault.swallows());
     }
 
-    /// The pipe outlives this half, so the reader finds there what was written. A reader that takes nothing until the
-    /// limit gets a truncated stream, as on a socket.
+    /// Finishes the pipe, which outlives this half, so the reader still finds what was written. A reader that takes
+    /// nothing until the limit gets a truncated stream, as on a socket.
     pub(super) async fn close(mut self) -> io::Result<()> {
         self.frames.finish().await
     }

@@ -1,11 +1,11 @@
 //! Links to neighbours: dialing, listening, redialing, and sessions that carry whole packets.
 //!
-//! A [`Session`] is a pair of halves: a [`Reader`] that gives whole packets in batches and a [`Writer`] that
-//! takes them in batches. Every transport is one variant of [`ListenSpec`], [`DialSpec`] and the halves' inside, and
-//! passes the one contract suite in `contract.rs`.
+//! A [`Session`] is a pair of halves: a [`Reader`] that gives whole packets in batches and a [`Writer`] that takes
+//! them in batches. Every transport is one variant each of [`ListenSpec`], [`DialSpec`] and the halves' inner
+//! enums, and passes the one contract suite in `contract.rs`.
 //!
-//! This room knows bytes and sockets. What a packet means, who the peer is and when a silent session counts
-//! as dead is decided elsewhere: it has never heard of `mesh`.
+//! This room knows bytes and sockets. Other rooms decide what a packet means, who the peer is and when a silent
+//! session counts as dead: this one knows nothing of `mesh`.
 
 mod error;
 mod frame_reader;
@@ -23,6 +23,7 @@ mod udp;
 mod websocket;
 
 use std::fmt;
+use std::io;
 
 pub use error::{AcceptError, DialFailure, SessionEnd};
 pub use frame_reader::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS};
@@ -86,7 +87,7 @@ pub enum DialSpec {
 }
 
 impl DialSpec {
-    /// Host and port, as in the report of a session.
+    /// The host and port that a session reports as its peer.
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Tcp(options) => options.address.clone(),
@@ -114,7 +115,24 @@ impl fmt::Display for DialSpec {
     }
 }
 
-/// Opens one session; tries once, within [`DIAL_LIMIT`]. Host names are resolved at each call.
+impl Listener {
+    /// Binds the address. Dialers get through as soon as this returns.
+    ///
+    /// # Errors
+    /// The text names the address and the reason, and for common reasons what to do.
+    pub async fn bind(spec: &ListenSpec) -> io::Result<Self> {
+        match spec {
+            ListenSpec::Tcp(options) => tcp::listen(options).await,
+            ListenSpec::Udp(options) => udp::listen(options).await,
+            ListenSpec::WebSocket(options) => websocket::listen(options).await,
+            ListenSpec::Quic(options) => quic::listen(options).await,
+            #[cfg(test)]
+            ListenSpec::Memory(options) => memory::listen(options),
+        }
+    }
+}
+
+/// Opens one session: one attempt, within [`DIAL_LIMIT`]. Host names are resolved at each call.
 ///
 /// # Errors
 /// [`DialFailure`], which names the address.

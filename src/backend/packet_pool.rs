@@ -1,30 +1,31 @@
-//! Memory for packets that arrive in a buffer which is needed again.
+//! Memory for packets that arrive in a buffer that is needed again.
 //!
-//! It owns one chunk at a time and copies packets to it, so that a packet costs a copy and no allocation. It
-//! knows no transport. A kept packet keeps its chunk alive; code that bounds the packets it keeps in bytes has
-//! bounded the chunks as well, because the packets of a chunk are neighbours.
+//! It owns one chunk at a time and copies packets to it, so that a packet costs a copy but seldom an allocation. It
+//! knows no transport. A kept packet keeps its chunk alive. Code that bounds the bytes of the packets it keeps
+//! bounds the chunks too, because the packets of a chunk arrive one after another.
 
 use bytes::BytesMut;
 
-/// Bytes allocated at once.
+/// Bytes of a full-sized chunk.
 const CHUNK: usize = 32 * 1024;
 
-/// And for the first packet: many a session has no second one. Each further chunk is twice as large.
+/// Bytes of the first chunk: many sessions have only one packet. Each further chunk is twice as large, up to
+/// [`CHUNK`].
 const FIRST_CHUNK: usize = 512;
 
 /// Gives packets memory.
 #[derive(Debug, Default)]
 pub(crate) struct PacketPool {
     chunk: BytesMut,
-    /// Of the last chunk.
+    /// The size of the last chunk.
     size: usize,
 }
 
 impl PacketPool {
-    /// A packet of these bytes.
+    /// Copies these bytes into a packet.
     pub(crate) fn copy(&mut self, bytes: &[u8]) -> BytesMut {
         if self.chunk.capacity() < bytes.len() {
-            // This takes the old chunk again if all of its packets are gone.
+            // `reserve` uses the old chunk again if all of its packets are gone.
             self.size = (self.size * 2).clamp(FIRST_CHUNK, CHUNK);
             self.chunk.reserve(self.size.max(bytes.len()));
         }

@@ -1,9 +1,10 @@
 //! Sessions over QUIC connections between two nodes of this project.
 //!
-//! It owns endpoints, handshakes and how a connection is set up; `half` puts packets on streams. Certificates are the
-//! room `tls`'s. This QUIC lies below the mesh: the streams of services, which lie above it, are another room's.
+//! It owns endpoints, handshakes and the settings of a connection; `half` puts packets on streams. The room `tls`
+//! owns certificates. This QUIC lies below the mesh: the streams of services lie above it and belong to another
+//! room.
 
-mod half;
+pub(super) mod half;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,56 +20,56 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-pub(super) use self::half::{QuicReader, QuicWriter};
+use self::half::{LANES, LARGEST_RECEIVE_WINDOW, RECEIVE_WINDOW, halves};
 use super::listener::{self, Accepted, Listener};
+use super::session::{TransportReader, TransportWriter};
 use super::tcp::{insist, join};
 use super::udp::enlarge_buffers;
 use super::{AcceptError, DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
 use crate::congestion::Congestion;
 use crate::os::address::{self, resolve};
-use crate::tls::{ClientProfile, Expected, Guard, HandshakeError, Handshakes, ServerProfile, Verdict};
+use crate::tls::{
+    ClientProfile, Expected, Guard, HandshakeError, HandshakeVerdict, Handshakes, ServerProfile,
+};
 
 const TRANSPORT: &str = "quic";
 
-/// Identifies a link of the mesh, and its version, to the other side.
+/// Tells the other side that this is a link of the mesh, and its version.
 const ALPN: &[u8] = b"meshd-link/1";
 
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long one address has to answer: a host that is up and does not listen says nothing that QUIC hears.
+/// How long one address has to answer: a host that is up but does not listen sends nothing that QUIC notices.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a bind waits for an address in use: connections that have just been closed keep it for some
-/// round trips, in case their last words have to be repeated.
+/// How long a bind waits for an address in use. Connections that were just closed keep it for some round trips, in
+/// case their last packets have to be repeated.
 const REBIND_LIMIT: Duration = Duration::from_secs(3);
 
-/// A dead host is noticed after this time, even if nothing above asks.
+/// A dead host is noticed after this time, even if no layer above sends anything.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
-/// Keeps the way through firewalls open, and finds a new address out soon.
+/// How often an idle connection sends: it keeps the way through firewalls open, and soon notices a changed address.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// The largest packet that is tried on a path, in bytes: less work for as much data where an Ethernet has jumbo frames
-/// and on one host. The kernel sends up to ten with one call, and no more than 64 KiB.
+/// The largest packet tried on a path, in bytes: on one host or with Ethernet jumbo frames, larger packets mean
+/// less work for the same data. The kernel sends up to ten with one call, and no more than 64 KiB.
 const LARGEST_PACKET: u16 = 6_000;
 
-/// Bytes that may be under way to us: at first, and on a way that is long and fast.
-const RECEIVE_WINDOW: u32 = 2 << 20;
-const LARGEST_RECEIVE_WINDOW: u32 = 32 << 20;
-/// Bytes that may be in flight on a way of which nothing is known yet (RFC 9002, section 7.2).
+/// Bytes that may be in flight on a path of which nothing is known yet (RFC 9002, section 7.2).
 const IN_FLIGHT: u64 = 14_720;
-/// The assumed round trip before one was measured: QUIC's own guess would repeat a lost first packet after a second, and
-/// then after two.
+/// The round trip assumed before one was measured. With QUIC's own guess, a lost first packet would be repeated
+/// after a second, and then after two more.
 const INITIAL_RTT: Duration = Duration::from_millis(150);
 
 /// A UDP port to listen on for QUIC connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuicListenOptions {
-    /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
+    /// `host:port`; an IPv6 address is in brackets, and with port 0 the system chooses.
     pub bind: String,
-    /// Our certificate, and those that are accepted.
+    /// Our certificate, and the certificates that we accept.
     pub tls: ServerProfile,
-    /// What decides how much may be in flight.
+    /// The congestion control, which decides how much may be in flight.
     pub congestion: Congestion,
 }
 
@@ -82,11 +83,11 @@ impl QuicListenOptions {
 /// A neighbour to dial over QUIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuicDialOptions {
-    /// `host:port`; an IPv6 address stands in brackets.
+    /// `host:port`; an IPv6 address is in brackets.
     pub address: String,
-    /// Our certificate, and those that are accepted. The server's certificate must name the host dialled.
+    /// Our certificate, and the certificates that we accept. The server's certificate must name the host dialled.
     pub tls: ClientProfile,
-    /// What decides how much may be in flight.
+    /// The congestion control, which decides how much may be in flight.
     pub congestion: Congestion,
 }
 
@@ -100,7 +101,7 @@ impl QuicDialOptions {
 pub(super) async fn listen(options: &QuicListenOptions) -> io::Result<Listener> {
     let endpoint = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, |address| {
         let endpoint = endpoint(address::udp(address)?)?;
-        // One for all handshakes is enough to find out whether the profile can be used at all.
+        // This configuration only shows whether the profile can be used at all; each handshake makes its own.
         endpoint.set_server_config(Some(server_config(&options.tls, options.congestion)?.0));
         Ok(endpoint)
     });
@@ -130,7 +131,7 @@ async fn serve(
             }
         };
         if handshakes.are_suspicious() && !incoming.remote_address_validated() {
-            // Fails only for an address that was validated before, and this one was not.
+            // `retry` fails only for an address that was validated before, and this one was not.
             let _validating = incoming.retry();
         } else {
             let (options, address) = (options.clone(), name.clone());
@@ -143,7 +144,7 @@ async fn serve(
     }
 }
 
-/// The server's side of a handshake, with settings of its own: the profile's files may have changed.
+/// Does the server's side of a handshake, with settings of its own because the profile's files may have changed.
 async fn shake_hands(incoming: Incoming, options: &QuicListenOptions) -> Result<Session, HandshakeError> {
     let profile = &options.tls;
     let failed = |reason: String| HandshakeError::Failed { profile: profile.name().to_owned(), reason };
@@ -159,12 +160,13 @@ async fn shake_hands(incoming: Incoming, options: &QuicListenOptions) -> Result<
     let certified_nodes = profile.certified_nodes(&chain);
     let guard = profile.admit(chain, profile.expected_neighbour());
     let peer = address::plain(connection.remote_address()).to_string();
-    let info = SessionInfo { transport: TRANSPORT, peer, direction: Direction::Inbound, certified_nodes };
-    Ok(half::session(connection, guard, info))
+    let (direction, is_newcomer) = (Direction::Inbound, verdict.is_newcomer());
+    let info = SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes, is_newcomer };
+    Ok(session(connection, guard, info))
 }
 
-/// Why a handshake failed: the verdict on the certificate, if there is one, explains it best.
-fn explain(profile: &str, error: &dyn std::error::Error, verdict: &Verdict) -> HandshakeError {
+/// Why a handshake failed. The verdict on the certificate, if there is one, explains it best.
+fn explain(profile: &str, error: &dyn std::error::Error, verdict: &HandshakeVerdict) -> HandshakeError {
     let profile = profile.to_owned();
     match verdict.rejection() {
         Some(rejection) => HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) },
@@ -186,14 +188,14 @@ async fn connect(options: &QuicDialOptions) -> Result<Session, DialFailure> {
         resolve(address).await.map_err(|source| DialFailure::Resolve { address: address.clone(), source })?;
     let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host).trim_matches(['[', ']']);
     let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-        failed(io::Error::other(format!("{host:?} is no host name that a certificate could hold")))
+        failed(io::Error::other(format!("{host:?} is not a host name that a certificate could hold")))
     })?;
     let expected = Expected::Host(name);
     let (config, verdict) = client_config(tls, expected.clone(), *congestion).map_err(failed)?;
     let left = u32::try_from(candidates.len()).unwrap_or(1).max(1);
     let mut last = DialFailure::TimedOut { address: address.clone(), limit: ANSWER_LIMIT };
     for candidate in candidates {
-        // Each gets an equal share of the time, so that one that swallows packets does not hide the others.
+        // Each address gets an equal share of the time, so that one that swallows packets does not hide the others.
         match insist(ANSWER_LIMIT.min(DIAL_LIMIT / left), || connect_to(candidate, host, &config)).await {
             Some(Ok(connection)) => return Ok(dialed(connection, tls, expected, address)),
             Some(Err(error)) if verdict.rejection().is_some() => {
@@ -212,7 +214,7 @@ async fn connect_to(peer: SocketAddr, host: &str, config: &ClientConfig) -> io::
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
-    // Not bound to an address of this host: when that changes, the connection goes on from the new one.
+    // Not bound to one address of this host, so that the connection goes on when that address changes.
     let endpoint = endpoint(std::net::UdpSocket::bind(any)?)?;
     let connecting = endpoint.connect_with(config.clone(), peer, host).map_err(io::Error::other)?;
     connecting.await.map_err(io::Error::from)
@@ -223,18 +225,27 @@ fn dialed(connection: Connection, tls: &ClientProfile, expected: Expected, addre
     let certified_nodes = tls.certified_nodes(&chain);
     let guard: Guard = tls.admit(chain, expected);
     let peer = address.to_owned();
-    let info = SessionInfo { transport: TRANSPORT, peer, direction: Direction::Outbound, certified_nodes };
-    half::session(connection, guard, info)
+    let (direction, is_newcomer) = (Direction::Outbound, false);
+    let info = SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes, is_newcomer };
+    session(connection, guard, info)
 }
 
-/// The certificates that the other side has shown.
+fn session(connection: Connection, guard: Guard, info: SessionInfo) -> Session {
+    let (reader, writer) = halves(connection, guard);
+    Session::new(TransportReader::Quic(reader), TransportWriter::Quic(Box::new(writer)), info)
+}
+
+/// The certificate chain that the other side has shown.
 fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
     let identity = connection.peer_identity();
     identity.and_then(|any| any.downcast().ok()).map_or_else(Vec::new, |chain| *chain)
 }
 
-fn server_config(profile: &ServerProfile, congestion: Congestion) -> io::Result<(ServerConfig, Verdict)> {
-    let (tls, verdict) = profile.quic_config(profile.expected_neighbour(), ALPN).map_err(io::Error::other)?;
+fn server_config(
+    profile: &ServerProfile,
+    congestion: Congestion,
+) -> io::Result<(ServerConfig, HandshakeVerdict)> {
+    let (tls, verdict) = profile.quic_neighbour_config(ALPN).map_err(io::Error::other)?;
     let tls = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = ServerConfig::with_crypto(Arc::new(tls));
     config.transport_config(transport(congestion)).migration(true);
@@ -245,7 +256,7 @@ fn client_config(
     profile: &ClientProfile,
     expected: Expected,
     congestion: Congestion,
-) -> io::Result<(ClientConfig, Verdict)> {
+) -> io::Result<(ClientConfig, HandshakeVerdict)> {
     let (tls, verdict) = profile.quic_config(expected, ALPN).map_err(io::Error::other)?;
     let tls = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
     let mut config = ClientConfig::new(Arc::new(tls));
@@ -256,12 +267,12 @@ fn client_config(
 fn endpoint(socket: std::net::UdpSocket) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(LARGEST_PACKET).map_err(io::Error::other)?;
-    // QUIC takes what the kernel has no room for as a sign of a full network, and slows down.
+    // QUIC takes a full kernel buffer for a sign of a full network, and slows down.
     enlarge_buffers(&socket);
     Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
 }
 
-/// The same on both sides.
+/// The transport settings, which are the same on both sides.
 fn transport(congestion: Congestion) -> Arc<TransportConfig> {
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(LARGEST_PACKET);
@@ -269,7 +280,7 @@ fn transport(congestion: Congestion) -> Arc<TransportConfig> {
     config
         .mtu_discovery_config(Some(discovery))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
-        .max_concurrent_uni_streams(VarInt::from_u32(half::LANES as u32))
+        .max_concurrent_uni_streams(VarInt::from_u32(LANES as u32))
         .max_idle_timeout(Some(idle_limit()))
         .keep_alive_interval(Some(KEEP_ALIVE))
         .initial_rtt(INITIAL_RTT)

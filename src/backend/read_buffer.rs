@@ -1,17 +1,17 @@
-//! The bytes of one session that have been read and not yet been taken as packets.
+//! The bytes of one session that have been read but not yet taken as packets.
 //!
-//! It owns how much memory a session may hold for reading: a small buffer while little comes, a large one
-//! while reads fill it. It does no I/O and never asks for the time.
+//! It owns how much memory a session may hold for reading: a small buffer while little comes, a large one while
+//! reads fill it. It does no I/O and reads no clock.
 //!
-//! Packets are split off the buffer without a copy, so a packet keeps the whole buffer it came in alive: at
-//! most [`LARGE`] and one unfinished frame. A buffer grows only while reads fill it, and then it is full of
+//! Packets are split off the buffer without a copy, so a packet keeps the whole buffer it came in alive: at most
+//! [`LARGE`] and one unfinished frame. The waste is small, because a buffer grows only while reads fill it with
 //! packets that live and die together; a trickle of packets brings it back to [`SMALL`].
 
 use bytes::BytesMut;
 
 use crate::wire::frame;
 
-/// Room for the first read of a session: who connects and says nothing costs no more.
+/// Room for the first read of a session. A client that connects and stays silent costs no more.
 const FIRST: usize = 256;
 
 /// Room for reading in a session that is idle or carries only routing traffic.
@@ -20,10 +20,10 @@ pub(super) const SMALL: usize = 4 * 1024;
 /// Room for reading in a session that carries bulk data.
 pub(super) const LARGE: usize = 256 * 1024;
 
-/// Between the two, sizes change by this factor.
+/// The factor by which the size changes between the two.
 const STEP: usize = 4;
 
-/// So many reads in a row that use less than 1/16 of the buffer make it smaller.
+/// The number of reads in a row, each using less than 1/16 of the buffer, after which it shrinks.
 const SMALL_READS: u32 = 32;
 
 /// The read buffer of one session.
@@ -46,7 +46,7 @@ impl ReadBuffer {
         frame::next_message(&mut self.bytes)
     }
 
-    /// Bytes of a frame whose rest has not come yet, once [`Self::next_packet`] gives nothing.
+    /// Bytes of the unfinished frame, once [`Self::next_packet`] gives nothing.
     pub(super) fn unfinished(&self) -> usize {
         self.bytes.len()
     }
@@ -61,7 +61,7 @@ impl ReadBuffer {
         self.size > SMALL
     }
 
-    /// The place to read into: never without room.
+    /// The buffer to read into; it always has room.
     pub(super) fn for_reading(&mut self) -> &mut BytesMut {
         let enough = self.room() >= self.size / 4;
         if !enough && !self.bytes.try_reclaim(self.size / 2) {
@@ -70,7 +70,7 @@ impl ReadBuffer {
         &mut self.bytes
     }
 
-    /// Notes that a read into a buffer with `room` brought `count` bytes, and adapts the size to it.
+    /// Adapts the size after a read of `count` bytes into a buffer with `room`.
     pub(super) fn on_read(&mut self, room: usize, count: usize) {
         if count >= room {
             self.size = (self.size * STEP).clamp(SMALL, LARGE);
@@ -90,7 +90,7 @@ impl ReadBuffer {
         self.shrink_to(SMALL);
     }
 
-    /// Gives all memory back: nothing more will be read.
+    /// Gives all memory back, because nothing more will be read.
     pub(super) fn on_end(&mut self) {
         *self = Self::new();
     }
@@ -103,8 +103,8 @@ impl ReadBuffer {
         }
     }
 
-    /// Moves the unfinished frame to a fresh buffer. `BytesMut::reserve` will not do: it remembers how large
-    /// a buffer once was and never allocates less.
+    /// Moves the unfinished frame to a fresh buffer. `BytesMut::reserve` would not do: it remembers how large the
+    /// buffer once was and never allocates less.
     fn reallocate(&mut self) {
         let mut fresh = BytesMut::with_capacity(self.bytes.len() + self.size);
         fresh.extend_from_slice(&self.bytes);
@@ -116,7 +116,7 @@ impl ReadBuffer {
 mod tests {
     use super::*;
 
-    /// Fills the buffer as one read would: with as many of the bytes as fit.
+    /// Fills the buffer as one read would: with as many bytes as fit.
     fn read(buffer: &mut ReadBuffer, bytes: &mut &[u8]) {
         buffer.for_reading();
         let room = buffer.room();
@@ -137,7 +137,7 @@ mod tests {
         std::iter::from_fn(|| buffer.next_packet()).collect()
     }
 
-    /// A buffer that has carried bulk, and the number of packets that came out.
+    /// A buffer that has carried bulk data.
     fn grown() -> ReadBuffer {
         let mut buffer = ReadBuffer::new();
         let bulk = frames(600, 4_000);
@@ -196,7 +196,7 @@ mod tests {
         for _ in 0..1_000 {
             read(&mut buffer, &mut &batch[..]);
             for packet in taken(&mut buffer) {
-                // All packets of all reads lie in one and the same allocation.
+                // All packets of all reads lie in the same allocation.
                 let at = packet.as_ptr() as usize;
                 let (low, high) = *home.get_or_insert((at, at));
                 home = Some((low.min(at), high.max(at)));

@@ -1,25 +1,28 @@
 //! How long to wait before dialing again.
 //!
-//! It is told what happened and answers with a delay. It does not sleep, and does not know why sessions end.
+//! Its caller tells it what happened, and it answers with a delay. It does not sleep, and does not know why
+//! sessions end.
 
 use std::time::Duration;
 
 use crate::os::back_off::BackOff;
 
-/// The delay after the first loss or refusal: a neighbour that only restarts is back within moments.
+/// The delay after the first loss or refusal. It is short, because a neighbour that only restarts is back within
+/// moments.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// The longest delay while the neighbour does not answer, as a Go node's.
-const LONGEST: Duration = Duration::from_secs(20);
+/// The longest delay while the neighbour does not answer; a Go node has the same.
+const LONGEST_DELAY: Duration = Duration::from_secs(20);
 
-/// The longest delay while it answers and ends the session soon: who mends its settings should not wait long.
+/// The longest delay while the neighbour answers and soon ends the session. It is short, so that an operator who
+/// corrects the settings does not wait long.
 const LONGEST_WHILE_REFUSED: Duration = Duration::from_secs(5);
 
-/// A session that did not last this long does not reset the pace: a neighbour that accepts the connection
-/// and then refuses the node must not be dialed ten times a second.
+/// A session shorter than this does not reset the delay, because a neighbour that accepts the connection and then
+/// refuses the node must not be dialed ten times a second.
 const STABLE: Duration = Duration::from_secs(5);
 
-/// The pace of dialing one neighbour.
+/// The delays between dials of one neighbour.
 #[derive(Debug, Clone)]
 pub struct Redial {
     again: bool,
@@ -32,7 +35,7 @@ impl Redial {
     pub fn new(again: bool) -> Self {
         Self {
             again,
-            unanswered: BackOff::new(FIRST, LONGEST),
+            unanswered: BackOff::new(FIRST, LONGEST_DELAY),
             refused: BackOff::new(FIRST, LONGEST_WHILE_REFUSED),
         }
     }
@@ -63,7 +66,7 @@ mod tests {
         let mut redial = Redial::new(true);
         assert!(redial.after_failed_dial().unwrap() <= FIRST);
         let last = (0..20).map(|_| redial.after_failed_dial().unwrap()).last().unwrap();
-        assert!(last > LONGEST / 2 && last <= LONGEST, "{last:?}");
+        assert!(last > LONGEST_DELAY / 2 && last <= LONGEST_DELAY, "{last:?}");
     }
 
     #[test]

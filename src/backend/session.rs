@@ -1,6 +1,6 @@
 //! A session: a pair of halves that carry whole packets, over any transport.
 //!
-//! It owns what all transports share: a half that has failed stays over, and a close takes no longer than its limit.
+//! It owns what all transports share: a half that has failed stays over, and a close ends within its limit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,19 +15,19 @@ use tracing::debug;
 
 use super::SessionEnd;
 use super::framed::{FramedReader, FramedWriter};
-use super::quic::{QuicReader, QuicWriter};
-use super::udp::{UdpReader, UdpWriter};
-use super::websocket::{WsReader, WsWriter};
+use super::quic::half::{QuicReader, QuicWriter};
+use super::udp::half::{UdpReader, UdpWriter};
+use super::websocket::half::{WsReader, WsWriter};
 use crate::congestion::InFlight;
 use crate::tls::Secured;
 
-/// How long a close waits for a peer that does not take the last packets.
+/// How long a close waits for a peer that does not read the last packets.
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 
 /// A link to one neighbour that carries whole packets both ways.
 ///
-/// The halves are independent: each may be moved to a task of its own. The peer sees an orderly end through
-/// [`Writer::close`], and an end of some sort once both halves are dropped.
+/// The halves are independent: each may be moved to a task of its own. After [`Writer::close`] the peer sees an
+/// orderly end; if both halves are merely dropped, it sees some end or other.
 #[derive(Debug)]
 pub struct Session {
     /// The packets that the neighbour sends.
@@ -38,7 +38,14 @@ pub struct Session {
     pub info: SessionInfo,
 }
 
-/// A session's origin. All but the certified nodes is meant for people.
+impl Session {
+    pub(super) fn new(reader: TransportReader, writer: TransportWriter, info: SessionInfo) -> Self {
+        let reader = Reader { transport: reader, over: false };
+        Self { reader, writer: Writer { transport: writer, over: false }, info }
+    }
+}
+
+/// A session's origin. Everything in it but the certified nodes is for people to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionInfo {
     /// The transport's name: `tcp`, `tls`, `udp`, `ws`, `wss`, `quic`, `memory`.
@@ -47,9 +54,11 @@ pub struct SessionInfo {
     pub peer: String,
     /// The side that opened the session.
     pub direction: Direction,
-    /// The node IDs that the neighbour's certificate names: it must be one of them. `None` where there is no
-    /// certificate, or it names none, or its profile says not to look.
+    /// The node IDs that the neighbour's certificate names; the neighbour must be one of them. `None` if there is
+    /// no certificate, if it names none, or if its profile turns this check off.
     pub certified_nodes: Option<Vec<String>>,
+    /// Whether the other end is a newcomer: a host without a certificate, which must not become a neighbour.
+    pub is_newcomer: bool,
 }
 
 /// The side that opened a session.
@@ -80,10 +89,6 @@ pub(super) enum TransportReader {
 }
 
 impl Reader {
-    pub(super) fn new(transport: TransportReader) -> Self {
-        Self { transport, over: false }
-    }
-
     /// Waits for at least one whole packet, then appends every packet that is already at hand to `out`, up
     /// to [`super::MAX_BATCH_PACKETS`] or about [`super::MAX_BATCH_BYTES`].
     ///
@@ -125,26 +130,21 @@ pub(super) enum TransportWriter {
     Tls(FramedWriter<ReadHalf<Secured<TcpStream>>, WriteHalf<Secured<TcpStream>>>),
     Udp(UdpWriter),
     WebSocket(WsWriter),
-    // Boxed: it is large, and most sessions are none.
+    // Boxed because it is large, and few sessions use QUIC.
     Quic(Box<QuicWriter>),
     #[cfg(test)]
     Memory(super::memory::MemoryWriter),
 }
 
 impl Writer {
-    pub(super) fn new(transport: TransportWriter) -> Self {
-        Self { transport, over: false }
-    }
-
-    /// Hands all packets of the batch to the transport, in order, and drains `batch`; waits while the peer
-    /// is slow.
+    /// Hands all packets of the batch to the transport, in order, and drains `batch`. Waits while the peer is slow.
     ///
     /// A packet beyond [`crate::wire::MAX_MESSAGE`] is the caller's mistake: it is dropped with an error in
     /// the log and the packets around it are sent. Cancel safe: packets that were taken out of `batch` are
     /// sent by the next call or by [`Writer::close`], the others are still in `batch`.
     ///
     /// # Errors
-    /// The session is over for good; what was left in `batch` has not been sent.
+    /// The session is over for good; the packets left in `batch` were not sent.
     pub async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> Result<(), SessionEnd> {
         if self.over {
             return Err(SessionEnd::AlreadyOver);
@@ -162,21 +162,21 @@ impl Writer {
         written.map_err(SessionEnd::Broken)
     }
 
-    /// Bytes that were taken out of a batch and that the transport has not taken yet, as far as that is known: between
-    /// two calls, less of them or of the batch means that the link moves.
+    /// Bytes taken out of a batch that the transport has not taken yet, as far as is known. The link moves if this
+    /// number or the batch shrinks between two calls.
     pub fn unsent(&self) -> usize {
         match &self.transport {
             TransportWriter::Tcp(writer) => writer.frames.unsent(),
             TransportWriter::Tls(writer) => writer.frames.unsent(),
             TransportWriter::Quic(writer) => writer.unsent(),
-            // They keep no more than the packet at hand.
+            // These keep at most the packet at hand.
             TransportWriter::Udp(_) | TransportWriter::WebSocket(_) => 0,
             #[cfg(test)]
             TransportWriter::Memory(writer) => writer.unsent(),
         }
     }
 
-    /// What is under way on the network, of a transport that tells.
+    /// The data under way on the network; `None` if the transport does not know it.
     pub(crate) fn in_flight(&self) -> Option<InFlight> {
         match &self.transport {
             TransportWriter::Quic(writer) => writer.in_flight(),
@@ -189,11 +189,11 @@ impl Writer {
         }
     }
 
-    /// Ends the sending direction in order: what was written arrives, then the peer reads
+    /// Ends the sending direction in order: the peer gets all that was written and then reads
     /// [`SessionEnd::Closed`]. Takes a few seconds at most, however slow the peer is.
     ///
-    /// Drop the [`Reader`] first when nothing more shall be read: the close can then also swallow what the
-    /// peer still sends, which would otherwise make the kernel discard our last packets.
+    /// Drop the [`Reader`] first if nothing more is to be read. The close then discards what the peer still sends;
+    /// left unread, these bytes would make the kernel discard our last packets.
     pub async fn close(self) {
         if self.over {
             return;
@@ -204,7 +204,7 @@ impl Writer {
                 TransportWriter::Tls(writer) => writer.close().await,
                 TransportWriter::WebSocket(writer) => writer.close().await,
                 TransportWriter::Quic(writer) => writer.close().await,
-                // All that was written has left already, and UDP has no way to say that no more will come.
+                // Every packet written has left already, and UDP has no message for the end of a session.
                 TransportWriter::Udp(_) => io::Result::Ok(()),
                 #[cfg(test)]
                 TransportWriter::Memory(writer) => writer.close().await,
@@ -212,8 +212,8 @@ impl Writer {
         };
         match timeout(CLOSE_LIMIT, closing).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "the connection broke while it was closed"),
-            Err(_elapsed) => debug!("the peer did not follow the close in time"),
+            Ok(Err(error)) => debug!(%error, "the connection broke while it was being closed"),
+            Err(_elapsed) => debug!("the peer did not close its side in time"),
         }
     }
 }

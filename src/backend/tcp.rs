@@ -1,6 +1,6 @@
 //! Sessions over TCP connections, with or without TLS.
 //!
-//! It owns addresses, and sockets with their options. Handshakes are in `tls`, the halves of a session in `framed`.
+//! It owns addresses and dialing. `tls` owns the socket's options and handshakes, `framed` the halves of a session.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::debug;
 
 use super::framed::framed;
 use super::listener::{self, Listener, REBIND_LIMIT, accept_tcp};
 use super::session::{TransportReader, TransportWriter};
 use super::tls::{self, Connected, Io};
-use super::{AcceptError, DialFailure, Direction, Reader, Session, SessionInfo, Writer};
+use super::{AcceptError, DialFailure, Direction, Session, SessionInfo};
 use crate::congestion::Congestion;
 use crate::os::{self, address::resolve};
 use crate::tls::{ClientProfile, ServerProfile};
@@ -25,31 +23,21 @@ use crate::tls::{ClientProfile, ServerProfile};
 const TRANSPORT: &str = "tcp";
 const TLS_TRANSPORT: &str = "tls";
 
-/// How long one dial may take, all addresses of the host together.
+/// How long one dial may take, for all addresses of the host together.
 pub const DIAL_LIMIT: Duration = Duration::from_secs(15);
 
-/// An attempt without an answer for this long gets another one beside it, up to `MOST_ATTEMPTS`.
+/// After this long without an answer, a further attempt starts, up to `MOST_ATTEMPTS` at once.
 const INSIST: Duration = Duration::from_secs(1);
 const MOST_ATTEMPTS: usize = 5;
-
-/// A dead host is noticed after 15 + 3 * 5 s, even if nothing above asks.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(15))
-    .with_interval(Duration::from_secs(5))
-    .with_retries(3);
-
-/// Bytes that the kernel may hold unsent. More would only sit in front of the routing traffic, which waits
-/// in the node's own queues where it can overtake.
-const UNSENT_LIMIT: u32 = 128 * 1024;
 
 /// A TCP port to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpListenOptions {
-    /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
+    /// `host:port`; an IPv6 address is in brackets, and with port 0 the system chooses.
     pub bind: String,
-    /// How to speak TLS; plain TCP without.
+    /// How to speak TLS; plain TCP if `None`.
     pub tls: Option<ServerProfile>,
-    /// How its connections react to congestion; as the kernel sees fit without.
+    /// The congestion control of its connections; the kernel's default if `None`.
     pub congestion: Option<Congestion>,
 }
 
@@ -59,7 +47,7 @@ impl TcpListenOptions {
         Self { bind: join(host, port), tls: None, congestion: None }
     }
 
-    /// The same over TLS.
+    /// The same options with this TLS profile.
     pub fn with_tls(self, tls: Option<ServerProfile>) -> Self {
         Self { tls, ..self }
     }
@@ -72,11 +60,11 @@ impl TcpListenOptions {
 /// A neighbour to dial over TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpDialOptions {
-    /// `host:port`; an IPv6 address stands in brackets.
+    /// `host:port`; an IPv6 address is in brackets.
     pub address: String,
-    /// How to speak TLS; plain TCP without. The server's certificate must name the host dialled.
+    /// How to speak TLS; plain TCP if `None`. The server's certificate must name the host dialled.
     pub tls: Option<ClientProfile>,
-    /// How the connection reacts to congestion; as the kernel sees fit without.
+    /// The congestion control of the connection; the kernel's default if `None`.
     pub congestion: Option<Congestion>,
 }
 
@@ -142,8 +130,8 @@ pub(super) async fn connect(address: &str) -> Result<TcpStream, DialFailure> {
     })
 }
 
-/// Tries the addresses in turn, or gives the last error. Each gets an equal share of the time that is left,
-/// so that one that swallows packets does not hide the others.
+/// Tries the addresses in turn, and gives the last error if none answers. Each gets an equal share of the time
+/// left, so that an address that swallows packets does not hide the others.
 async fn first_that_answers(candidates: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::ErrorKind::TimedOut.into();
     for (candidate, left) in candidates.iter().zip((1..=candidates.len() as u32).rev()) {
@@ -158,8 +146,8 @@ async fn first_that_answers(candidates: &[SocketAddr], deadline: Instant) -> io:
     Err(last)
 }
 
-/// Tries to connect until an attempt ends, beside the others once more each second: the first packet of one may get
-/// lost, and the system waits ever longer before it repeats it. `None` once the time is up.
+/// Starts an attempt each second, beside those still running, and gives the first result: an attempt's first packet
+/// may get lost, and the system waits ever longer before repeating it. `None` once the time is up.
 pub(super) async fn insist<T, F>(limit: Duration, mut attempt: impl FnMut() -> F) -> Option<T>
 where
     F: Future<Output = T>,
@@ -178,8 +166,9 @@ where
     None
 }
 
-/// A dialer that keeps trying a free port of its own host gets that very port as its local one some day, and TCP then
-/// connects it to itself: a link to nobody that keeps the real listener from binding.
+/// Refuses a connection to itself. A dialer that keeps trying a free port of its own host will some day get that
+/// very port as its local one, and TCP then connects the socket to itself. Such a link would lead nowhere and keep
+/// the real listener from binding.
 fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
@@ -188,29 +177,21 @@ fn not_itself(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 fn session(connected: Connected, peer: String, direction: Direction) -> Session {
-    let Connected { io, certified_nodes } = connected;
+    let Connected { io, certified_nodes, is_newcomer } = connected;
     let (reader, writer, transport) = match io {
-        Io::Plain(stream) => {
+        Io::Left(stream) => {
             let (receiving, sending) = stream.into_split();
             let (reader, writer) = framed(receiving, sending);
             (TransportReader::Tcp(reader), TransportWriter::Tcp(writer), TRANSPORT)
         }
-        Io::Secured(secured) => {
+        Io::Right(secured) => {
             let (receiving, sending) = tokio::io::split(*secured);
             let (reader, writer) = framed(receiving, sending);
             (TransportReader::Tls(reader), TransportWriter::Tls(writer), TLS_TRANSPORT)
         }
     };
-    let info = SessionInfo { transport, peer, direction, certified_nodes };
-    Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
-}
-
-/// Sets the socket's options. None of them is necessary for a session.
-pub(super) fn tune(stream: &TcpStream) {
-    os::tcp::tune(stream, &KEEPALIVE);
-    if let Err(error) = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_LIMIT) {
-        debug!(%error, "failed to limit the unsent bytes of a TCP connection");
-    }
+    let info = SessionInfo { transport, peer, direction, certified_nodes, is_newcomer };
+    Session::new(reader, writer, info)
 }
 
 #[cfg(test)]

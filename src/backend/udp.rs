@@ -1,41 +1,48 @@
 //! Sessions over UDP: one datagram is one packet.
 //!
-//! It owns the two kinds of sessions, a dialer's with a socket of its own and a listener's with a share of
-//! one port. Nothing on the wire says that a session begins or ends: a dialed one exists at once, an accepted
-//! one from the first routing update of its source, and either ends by silence, which is noticed elsewhere.
+//! It owns the two kinds of sessions: a dialer's has a socket of its own, a listener's has a share of one port. It
+//! also owns the task that sorts by source what arrives at that port. No message begins or ends a session. A dialed
+//! session exists at once, and an accepted one from the first routing update of its source. Either ends by silence,
+//! which other rooms notice.
 
+pub(super) mod half;
 mod hub;
 mod inbox;
 mod socket;
 mod table;
 
-use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
 
-use self::hub::{Hub, Member};
+use self::half::{DatagramSink, DatagramSource, UdpReader, UdpWriter};
+use self::hub::{Hub, HubMember};
 pub(super) use self::socket::enlarge_buffers;
-use self::socket::{DatagramSocket, Route, Slots};
-use super::listener::{self, Listener, REBIND_LIMIT};
+use self::socket::{DatagramRoute, DatagramSocket, Slots};
+use super::listener::{self, Accepted, BACKLOG, Listener, REBIND_LIMIT};
 use super::packet_pool::PacketPool;
 use super::session::{TransportReader, TransportWriter};
 use super::tcp::join;
-use super::{
-    DIAL_LIMIT, DialFailure, Direction, MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd,
-    SessionInfo, Writer,
-};
+use super::{DIAL_LIMIT, DialFailure, Direction, Session, SessionInfo};
 use crate::os::address::{self, resolve};
+use crate::wire::{MessageType, RoutingUpdate};
 
 const TRANSPORT: &str = "udp";
+
+/// The pause after an error of the socket, which only a change on the host can resolve.
+const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 /// A UDP port to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpListenOptions {
-    /// `host:port`; an IPv6 address stands in brackets, port 0 lets the system choose.
+    /// `host:port`; an IPv6 address is in brackets, and with port 0 the system chooses.
     pub bind: String,
 }
 
@@ -49,14 +56,17 @@ impl UdpListenOptions {
 /// A neighbour to dial over UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpDialOptions {
-    /// `host:port`; an IPv6 address stands in brackets.
+    /// `host:port`; an IPv6 address is in brackets.
     pub address: String,
 }
 
 pub(super) async fn listen(options: &UdpListenOptions) -> io::Result<Listener> {
     let socket = listener::bind(TRANSPORT, &options.bind, REBIND_LIMIT, open).await?;
     let local = socket.local_addr()?.to_string();
-    let (hub, accepted) = Hub::start(socket);
+    let (hub, gone) = Hub::new(socket);
+    let (newcomers, accepted) = mpsc::channel(BACKLOG);
+    let sorting = sort(Arc::downgrade(&hub), newcomers);
+    tokio::spawn(gone.run_until_cancelled_owned(sorting));
     Ok(Listener::new(TRANSPORT, local, accepted, hub))
 }
 
@@ -64,7 +74,52 @@ fn open(address: SocketAddr) -> io::Result<DatagramSocket> {
     DatagramSocket::new(tokio::net::UdpSocket::from_std(address::udp(address)?)?)
 }
 
-/// A session with a socket of its own. It succeeds although nobody may be there: UDP does not ask.
+/// Whether this is a neighbour's first message, which it repeats until answered.
+fn is_introduction(datagram: &[u8]) -> bool {
+    matches!(MessageType::of(datagram), Ok(MessageType::RoutingUpdate))
+        && RoutingUpdate::parse(datagram).is_ok()
+}
+
+/// Sorts datagrams until the hub is gone.
+async fn sort(hub: Weak<Hub>, newcomers: mpsc::Sender<Accepted>) {
+    let mut slots = Slots::new();
+    loop {
+        // The task holds no `Arc` of the hub while it waits, so the socket closes with the last session.
+        let ready = poll_fn(|cx| match hub.upgrade() {
+            Some(hub) => hub.socket.poll_readable(cx),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        });
+        let ready = ready.await;
+        let Some(hub) = hub.upgrade() else { return };
+        match ready.and_then(|()| receive(&hub, &mut slots, &newcomers)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                drop(hub);
+                debug!(%error, "cannot receive datagrams at the moment");
+                sleep(ERROR_PAUSE).await;
+            }
+        }
+        // Lets the neighbours' other tasks run, however much comes.
+        tokio::task::yield_now().await;
+    }
+}
+
+fn receive(hub: &Arc<Hub>, slots: &mut Slots, newcomers: &mpsc::Sender<Accepted>) -> io::Result<()> {
+    let now = Instant::now();
+    hub.socket.try_receive(slots, |route, datagram| {
+        if hub.deliver(route, datagram, now) || !is_introduction(datagram) {
+            return;
+        }
+        // If the queue is full, the source has to try again.
+        let Ok(permit) = newcomers.try_reserve() else { return };
+        if let Some(member) = hub.admit(route, datagram, now) {
+            permit.send(Ok(accepted_session(member)));
+        }
+    })
+}
+
+/// Opens a session with a socket of its own. Succeeds even if nobody is there, because UDP has no handshake.
 pub(super) async fn dial(options: &UdpDialOptions) -> Result<Session, DialFailure> {
     let address = &options.address;
     let resolved = timeout(DIAL_LIMIT, resolve(address))
@@ -81,7 +136,7 @@ pub(super) async fn dial(options: &UdpDialOptions) -> Result<Session, DialFailur
     Err(DialFailure::Connect { address: address.clone(), source: last })
 }
 
-/// The socket is connected, so that the kernel drops what others send and reports when nobody listens there.
+/// Connects the socket, so that the kernel drops datagrams of others and reports it when nobody listens there.
 async fn connect(peer: SocketAddr) -> io::Result<DatagramSocket> {
     let any = match peer {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -96,108 +151,20 @@ fn dialed_session(socket: DatagramSocket, peer: SocketAddr, address: String) -> 
     let socket = Arc::new(socket);
     let source =
         DatagramSource::Own { socket: socket.clone(), slots: Slots::new(), pool: PacketPool::default() };
-    let sink = Sink::Own { socket, route: Route { to: peer, from: None } };
+    let sink = DatagramSink::Own { socket, route: DatagramRoute { to: peer, from: None } };
     session(source, sink, address, Direction::Outbound)
 }
 
-fn accepted_session(member: Member) -> Session {
+fn accepted_session(member: HubMember) -> Session {
     let (peer, member) = (address::plain(member.route.to).to_string(), Arc::new(member));
-    session(DatagramSource::Shared(member.clone()), Sink::Shared(member), peer, Direction::Inbound)
+    session(DatagramSource::Shared(member.clone()), DatagramSink::Shared(member), peer, Direction::Inbound)
 }
 
-fn session(source: DatagramSource, sink: Sink, peer: String, direction: Direction) -> Session {
-    Session {
-        reader: Reader::new(TransportReader::Udp(UdpReader { source })),
-        writer: Writer::new(TransportWriter::Udp(UdpWriter { sink })),
-        info: SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None },
-    }
-}
-
-/// The receiving half of a UDP session.
-#[derive(Debug)]
-pub(super) struct UdpReader {
-    source: DatagramSource,
-}
-
-#[derive(Debug)]
-enum DatagramSource {
-    Own { socket: Arc<DatagramSocket>, slots: Slots, pool: PacketPool },
-    Shared(Arc<Member>),
-}
-
-impl UdpReader {
-    pub(super) async fn read_batch(&mut self, out: &mut Vec<BytesMut>) -> Result<(), SessionEnd> {
-        let read = match &mut self.source {
-            DatagramSource::Own { socket, slots, pool } => receive(socket, slots, pool, out).await,
-            DatagramSource::Shared(member) => member.inbox.take(out).await.map_err(|_closed| displaced()),
-        };
-        read.map_err(SessionEnd::Broken)
-    }
-}
-
-fn displaced() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "the session's place went to another source")
-}
-
-async fn receive(
-    socket: &DatagramSocket,
-    slots: &mut Slots,
-    pool: &mut PacketPool,
-    out: &mut Vec<BytesMut>,
-) -> io::Result<()> {
-    let (start, mut bytes) = (out.len(), 0);
-    loop {
-        let received = socket.try_receive(slots, |_route, datagram| {
-            bytes += datagram.len();
-            out.push(pool.copy(datagram));
-        });
-        match received {
-            Ok(()) if out.len() - start >= MAX_BATCH_PACKETS || bytes >= MAX_BATCH_BYTES => return Ok(()),
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if out.len() > start {
-                    return Ok(());
-                }
-                socket.readable().await?;
-            }
-            // Received datagrams come first; the socket repeats the error if it persists.
-            Err(_) if out.len() > start => return Ok(()),
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// The sending half of a UDP session.
-#[derive(Debug)]
-pub(super) struct UdpWriter {
-    sink: Sink,
-}
-
-#[derive(Debug)]
-enum Sink {
-    Own { socket: Arc<DatagramSocket>, route: Route },
-    Shared(Arc<Member>),
-}
-
-impl UdpWriter {
-    pub(super) async fn write_batch(&mut self, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
-        let (socket, route) = match &self.sink {
-            Sink::Own { socket, route } => (&**socket, *route),
-            Sink::Shared(member) => (&member.hub.socket, member.route),
-        };
-        while !batch.is_empty() {
-            match socket.try_send(route, batch) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
-                Err(error) => match &self.sink {
-                    Sink::Own { .. } => return Err(error),
-                    // The port serves others too: a neighbour that cannot be reached falls silent.
-                    Sink::Shared(_) => drop(batch.pop_front()),
-                },
-            }
-        }
-        Ok(())
-    }
+fn session(source: DatagramSource, sink: DatagramSink, peer: String, direction: Direction) -> Session {
+    let (reader, writer) = (UdpReader { source }, UdpWriter { sink });
+    let info =
+        SessionInfo { transport: TRANSPORT, peer, direction, certified_nodes: None, is_newcomer: false };
+    Session::new(TransportReader::Udp(reader), TransportWriter::Udp(writer), info)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The command line that talks to a node. The same program as `meshd`; its name decides.
+//! The command line that talks to a node. The same program as `meshd`: the name decides which one runs.
 
 use std::process::ExitCode;
 

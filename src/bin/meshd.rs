@@ -1,4 +1,4 @@
-//! The daemon: a mesh node. The same program as `meshctl`; its name decides.
+//! The daemon: a mesh node. The same program as `meshctl`: the name decides which one runs.
 
 use std::process::ExitCode;
 

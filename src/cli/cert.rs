@@ -1,5 +1,5 @@
-//! `meshctl cert` and `meshctl key`: makes keys, authorities, requests and certificates, and says what is in
-//! one; whether a node would accept it is `verify`'s part. Works on files; needs no node.
+//! `meshctl cert` and `meshctl key`: makes keys, authorities, requests and certificates, and shows what certificates
+//! hold; `verify` checks whether a node would accept one. Works on files; needs no node.
 
 mod verify;
 
@@ -12,20 +12,21 @@ use std::{
 };
 
 use clap::{Args, Subcommand, ValueEnum};
-use jiff::Timestamp;
+use jiff::{Timestamp, Zoned};
 use serde_json::{Value, json};
 
 use super::terminal::{self, Colours};
+use super::times::zoned;
 use super::{
+    existing_path,
     exit::{Exit, Failure},
     output::Output,
-    readable,
 };
 use crate::tls::{
     Facts, Names,
     commands::{self, CommandError, RequestKey},
     inspect,
-    make::{Dates, KeyKind, Subject},
+    make::{CertSubject, Dates, KeyKind},
 };
 
 /// Commands on certificates.
@@ -37,9 +38,9 @@ pub(super) enum Cert {
     Makereq(MakeRequest),
     /// Sign a request as an authority
     Signreq(SignRequest),
-    /// Say what is in certificate files
+    /// Show what is in certificate files
     Show(Show),
-    /// Say whether a node would accept a certificate
+    /// Check whether a node would accept a certificate
     Verify(verify::Verify),
 }
 
@@ -92,7 +93,7 @@ pub(super) struct Init {
     /// Kind of the key
     #[arg(long, value_enum, default_value = "rsa")]
     key: Kind,
-    /// Length of an RSA key: 2048, 3072, 4096 or 8192
+    /// Bits of an RSA key: 2048, 3072, 4096 or 8192
     #[arg(long, default_value = "2048")]
     bits: u32,
     #[command(flatten)]
@@ -122,14 +123,14 @@ pub(super) struct MakeRequest {
     /// Kind of a new key
     #[arg(long, value_enum, default_value = "rsa")]
     key: Kind,
-    /// Length of a new RSA key: 2048, 3072, 4096 or 8192
+    /// Bits of a new RSA key: 2048, 3072, 4096 or 8192
     #[arg(long, default_value = "2048")]
     bits: u32,
     /// Request file to write
     #[arg(long, value_name = "FILE")]
     outreq: PathBuf,
     /// Private key file to use
-    #[arg(long, value_name = "FILE", conflicts_with = "outkey", required_unless_present = "outkey", value_parser = readable())]
+    #[arg(long, value_name = "FILE", conflicts_with = "outkey", required_unless_present = "outkey", value_parser = existing_path())]
     inkey: Option<PathBuf>,
     /// Private key file to make and write
     #[arg(long, value_name = "FILE")]
@@ -139,13 +140,13 @@ pub(super) struct MakeRequest {
 #[derive(Debug, Args)]
 pub(super) struct SignRequest {
     /// Request file
-    #[arg(long, value_name = "FILE", value_parser = readable())]
+    #[arg(long, value_name = "FILE", value_parser = existing_path())]
     req: PathBuf,
     /// Certificate file of the authority
-    #[arg(long, value_name = "FILE", value_parser = readable())]
+    #[arg(long, value_name = "FILE", value_parser = existing_path())]
     cacert: PathBuf,
     /// Private key file of the authority
-    #[arg(long, value_name = "FILE", value_parser = readable())]
+    #[arg(long, value_name = "FILE", value_parser = existing_path())]
     cakey: PathBuf,
     #[command(flatten)]
     validity: Validity,
@@ -160,16 +161,16 @@ pub(super) struct SignRequest {
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// Certificate files
-    #[arg(required = true, value_parser = readable())]
+    #[arg(required = true, value_parser = existing_path())]
     files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Generate {
-    /// Kind of the key; receptor nodes know RSA only
+    /// Kind of the key; receptor nodes know only RSA
     #[arg(long = "type", value_enum, default_value = "rsa")]
     kind: Signing,
-    /// Length of an RSA key: 2048, 3072, 4096 or 8192
+    /// Bits of an RSA key: 2048, 3072, 4096 or 8192
     #[arg(long, default_value = "4096")]
     bits: u32,
     /// Private key file to write, for `work-signing`
@@ -226,7 +227,7 @@ impl MakeRequest {
             }
             (None, None) => return Err(Failure::usage("give --inkey or --outkey")),
         };
-        let names = Subject {
+        let names = CertSubject {
             common_name: self.commonname,
             dns: self.dnsname,
             addresses: self.ipaddress,
@@ -248,12 +249,12 @@ impl SignRequest {
 }
 
 /// Asks a person whether to sign for these names. Where nobody can answer, the answer is no, and `without` says how to
-/// sign without asking. A standard input that is no terminal is not ours to read: it may be the script that we run in.
+/// sign without asking. A standard input that is no terminal is not read, because it may be the script that we run in.
 pub(crate) fn ask(names: &Names, without: &str) -> bool {
     let tell = |text: &str| eprint!("{}", terminal::shown(text, Colours::Dropped));
     if !io::stdin().is_terminal() {
         tell(&format!(
-            "Nobody is there to ask whether to sign for {names}: give {without} to sign without asking.\n"
+            "Cannot ask here whether to sign for {names}: give {without} to sign without asking.\n"
         ));
         return false;
     }
@@ -272,7 +273,7 @@ impl Show {
         for path in &self.files {
             for (facts, fingerprint) in inspect::certificates(path).map_err(|e| failed(e.into()))? {
                 if !output.json {
-                    output.line(&describe(path, &facts, &fingerprint))?;
+                    output.line(&describe(path, &facts, &fingerprint, &output.now()))?;
                 }
                 all.push(as_json(path, &facts, &fingerprint));
             }
@@ -284,8 +285,8 @@ impl Show {
     }
 }
 
-fn describe(path: &Path, facts: &Facts, fingerprint: &str) -> String {
-    let left = facts.not_after.duration_since(Timestamp::now());
+fn describe(path: &Path, facts: &Facts, fingerprint: &str, now: &Zoned) -> String {
+    let left = facts.not_after.duration_since(now.timestamp());
     let state = match left.as_hours() {
         _ if left.is_negative() => "EXPIRED".to_owned(),
         hours => format!("{} days left", hours / 24),
@@ -297,8 +298,8 @@ fn describe(path: &Path, facts: &Facts, fingerprint: &str) -> String {
         facts.names.subject,
         facts.names,
         facts.issuer,
-        facts.not_before,
-        facts.not_after,
+        zoned(facts.not_before, now.time_zone()),
+        zoned(facts.not_after, now.time_zone()),
         facts.key,
         facts.serial,
     )

@@ -1,6 +1,6 @@
 //! `meshctl completion`: what shells need to complete our arguments, and the names that only a node knows. A node that
-//! does not answer at once has no names: a shell does not wait. Strangers choose names, and a shell runs what stands on its
-//! line: only plain ones are offered.
+//! does not answer at once yields no names, because a shell does not wait. Only plain names are offered, because
+//! strangers choose names, and a shell runs what stands on its line.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use super::endpoint::{DEFAULT_SOCKETS, Endpoint, EndpointDialer};
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use super::target::usual_socket;
-use crate::rpc::operation::{self, InstanceFilter, JobFilter, Nothing, Question};
+use crate::rpc::operation::{self, InstanceFilter, JobFilter, Nothing, Question, SavedFilter};
 use crate::rpc::report::node::{NodeReport, Section};
 use crate::rpc::request::Request;
 use crate::rpc::{Client, Deadlines, report};
@@ -28,7 +28,7 @@ use crate::rpc::{Client, Deadlines, report};
 /// Set by the shell's script when it asks for completions.
 const VARIABLE: &str = "MESHCTL_COMPLETE";
 /// How long a shell waits for names.
-const PATIENCE: Duration = Duration::from_secs(1);
+const NAMES_WITHIN: Duration = Duration::from_secs(1);
 const SOCKET: &str = "--socket";
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ impl Completion {
     }
 }
 
-/// Answers a shell; false if none asks. Before any other thread exists.
+/// Answers a shell; false if none asks. Must run before other threads exist, because it changes the environment.
 pub(super) fn answer(args: &[OsString]) -> bool {
     let directory = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(super::Cli::command).var(VARIABLE);
@@ -80,6 +80,13 @@ pub(super) fn groups() -> ArgValueCandidates {
     })
 }
 
+/// Names of saved jobs.
+pub(super) fn saved_jobs() -> ArgValueCandidates {
+    candidates(operation::list_saved(SavedFilter::default()), |answer| {
+        answer.saved.into_iter().map(|one| (one.name, one.runs)).collect()
+    })
+}
+
 /// Names of nodes of the mesh, as the node knows them.
 pub(super) fn nodes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
@@ -92,7 +99,7 @@ pub(super) fn nodes() -> ArgValueCandidates {
     })
 }
 
-/// Control sockets: the usual ones that are there, and those below a path.
+/// Control sockets: the usual ones that exist, and those below a path.
 pub(super) fn sockets() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let is_socket = |path: &Path| path.metadata().is_ok_and(|facts| facts.file_type().is_socket());
@@ -109,7 +116,7 @@ pub(super) fn playbook_paths() -> ArgValueCompleter {
     ArgValueCompleter::new(PathCompleter::any().filter(|path| is_playbook(path.as_os_str())))
 }
 
-/// Playbooks in this directory, or in the project of a runner's.
+/// Playbooks in `project`, if this is a runner's directory, else in this directory.
 pub(super) fn playbooks() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let in_project = std::fs::read_dir("project").or_else(|_| std::fs::read_dir("."));
@@ -123,7 +130,7 @@ fn is_playbook(name: &OsStr) -> bool {
     [".yml", ".yaml"].iter().any(|end| name.to_string_lossy().ends_with(end))
 }
 
-/// What an answer has, with a word about each.
+/// Offers the names in an answer, each with a short help text.
 fn candidates<A: DeserializeOwned + 'static>(
     question: Question<A>,
     names: fn(A) -> Vec<(String, Option<String>)>,
@@ -135,8 +142,8 @@ fn candidates<A: DeserializeOwned + 'static>(
     })
 }
 
-/// The names that may stand on the line of a shell, in their order, each with a word about it. Bash puts them there as they
-/// are: `$(...)` in the name of a node would run.
+/// The names that are safe on a shell's line, in their order, each with its help text. Bash inserts them as they are,
+/// so `$(...)` in a node's name would run.
 fn offered(names: impl IntoIterator<Item = (String, Option<String>)>) -> Vec<CompletionCandidate> {
     let plain = names.into_iter().filter(|(name, _)| is_plain(name));
     let candidate = |(at, (name, help)): (usize, (String, Option<String>))| {
@@ -146,7 +153,7 @@ fn offered(names: impl IntoIterator<Item = (String, Option<String>)>) -> Vec<Com
     plain.enumerate().map(candidate).collect()
 }
 
-/// Whether every shell takes a text for one word, and we for no flag.
+/// Whether every shell takes a text for one word, and meshctl does not take it for a flag.
 fn is_plain(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@:+/-".contains(&byte);
     !text.is_empty() && !text.starts_with('-') && text.bytes().all(is_plain)
@@ -160,13 +167,13 @@ fn connected<T>(ask: impl AsyncFnOnce(&Client) -> Option<T>) -> Option<T> {
         Some(text) => text.parse::<Endpoint>().ok()?,
         None => usual_socket(&DEFAULT_SOCKETS).ok()?.0,
     };
-    let deadlines = Deadlines { connect: PATIENCE, answer: PATIENCE, ..Deadlines::default() };
+    let deadlines = Deadlines { connect: NAMES_WITHIN, answer: NAMES_WITHIN, ..Deadlines::default() };
     let client = Client::new(EndpointDialer::new(endpoint, None), deadlines);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     runtime.block_on(ask(&client))
 }
 
-/// The socket on the line that is being completed, or of the environment.
+/// The socket on the line that is being completed, else that of the environment.
 fn socket(args: &[String]) -> Option<String> {
     let given = args.iter().zip(args.iter().skip(1)).find(|(word, _)| *word == SOCKET);
     let joined = || args.iter().find_map(|word| word.strip_prefix(SOCKET)?.strip_prefix('='));

@@ -1,5 +1,5 @@
-//! `meshctl connect`: standard input and output become a service somewhere in the mesh. Owns the terminal's raw
-//! mode and its way back; the bytes themselves pass unread.
+//! `meshctl connect`: connects standard input and output to a service of a node. Owns the terminal's raw mode, its
+//! restoration and the key that leaves; apart from that key, the bytes pass unread.
 
 use std::{
     io::{self, IsTerminal, Stdin},
@@ -11,18 +11,18 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{
-    Context,
+    CliContext,
     completion::nodes,
     exit::{Exit, Failure},
     output::interrupted,
 };
 
 const CHUNK: usize = 64 << 10;
-/// Ctrl-], as telnet has it: the way out of a raw terminal whose other end hangs.
+/// Ctrl-], as in telnet: leaves a raw terminal whose other end hangs.
 const ESCAPE: u8 = 0x1d;
 
 #[derive(Debug, Args)]
-pub(super) struct Connect {
+pub(super) struct ConnectCommand {
     /// Node to connect to
     #[arg(add = nodes())]
     node: String,
@@ -36,8 +36,8 @@ pub(super) struct Connect {
     tls_client: Option<String>,
 }
 
-impl Connect {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+impl ConnectCommand {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let profile = self.tls_client.filter(|name| !name.is_empty());
         let connection = context.client.connect().await?;
         let tunnel = connection.connect_to(self.node.clone(), self.service.clone(), profile).await?;
@@ -54,8 +54,8 @@ impl Connect {
         loop {
             tokio::select! {
                 left = &mut input, if sending => match left {
-                    Sent::Everything => sending = false,
-                    Sent::UntilEscape => return Ok(Exit::Success),
+                    InputSent::Everything => sending = false,
+                    InputSent::UntilEscape => return Ok(Exit::Success),
                 },
                 received = &mut output => return received.map(|()| Exit::Success),
                 failure = &mut stop => return Err(failure),
@@ -64,8 +64,8 @@ impl Connect {
     }
 }
 
-enum Sent {
-    /// Input ended, or the other end stopped reading: it may still talk.
+enum InputSent {
+    /// Input ended, or the other end stopped reading; it may still send.
     Everything,
     /// The user wants to leave.
     UntilEscape,
@@ -75,7 +75,7 @@ async fn send(
     mut input: impl AsyncRead + Unpin,
     mut writer: impl AsyncWrite + Unpin,
     escape: Option<u8>,
-) -> Sent {
+) -> InputSent {
     let mut buffer = vec![0; CHUNK];
     loop {
         let count = input.read(&mut buffer).await.unwrap_or(0);
@@ -83,18 +83,18 @@ async fn send(
             break;
         }
         if escape.is_some_and(|escape| buffer[..count].contains(&escape)) {
-            return Sent::UntilEscape;
+            return InputSent::UntilEscape;
         }
         if writer.write_all(&buffer[..count]).await.is_err() || writer.flush().await.is_err() {
-            return Sent::Everything;
+            return InputSent::Everything;
         }
     }
-    // The other end may have closed first; it will not miss our goodbye.
+    // An error does not matter: the other end may have closed first.
     let _ = writer.shutdown().await;
-    Sent::Everything
+    InputSent::Everything
 }
 
-async fn receive(mut reader: impl AsyncRead + Unpin, context: &Context) -> Result<(), Failure> {
+async fn receive(mut reader: impl AsyncRead + Unpin, context: &CliContext) -> Result<(), Failure> {
     let mut buffer = vec![0; CHUNK];
     loop {
         let count = reader
@@ -108,7 +108,7 @@ async fn receive(mut reader: impl AsyncRead + Unpin, context: &Context) -> Resul
     }
 }
 
-/// The terminal in raw mode for as long as this lives.
+/// Keeps the terminal in raw mode until dropped.
 struct RawTerminal {
     stdin: Stdin,
     before: Termios,

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
+use jiff::Zoned;
 use serde_json::json;
 
-use super::Context;
+use super::CliContext;
+use super::existing_path;
 use super::exit::{Exit, Failure};
 use super::operation::{act, list, show};
 use super::output::Output;
-use super::readable;
 use super::table::{self, Column, Layout, above_zero, always, given, telling, wide};
 use super::times::{ago, at};
 use crate::controller::store::{self, POSTGRES_TOOLS};
@@ -20,7 +20,7 @@ use crate::rpc::report::controller::{AuditRow, ControllerReport, GroupSummary, N
 const COLUMNS: &[Column<ControllerReport>] = &[
     always("CONTROLLER", |one, _| format!("{}, meshd {}", one.node, one.version)),
     always("JOBS", |one, _| match one.paused {
-        Some(true) => "paused: none starts".to_owned(),
+        Some(true) => "paused: no job starts".to_owned(),
         Some(false) => "start".to_owned(),
         None => String::new(),
     }),
@@ -65,15 +65,15 @@ const POLICIES: &[Column<PolicyReport>] = &[
     always("WAS", |one, _| one.was.join(", ")),
 ];
 
-/// Reads which store a node's configuration, a file or a directory, names. That is the daemon's knowledge; on failure it
-/// says everything that is wrong with the configuration.
+/// Reads which store a node's configuration (a file or a directory) names; the daemon provides this. An error says
+/// everything that is wrong with the configuration.
 pub(crate) type NodeStore = fn(&Path) -> Result<store::Options, String>;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ControllerVerb {
-    /// Show whether it works: its store, its control nodes, whether it is paused
+    /// Show whether the controller works: its store, its control nodes, and whether it is paused
     Ping(Layout),
-    /// Compute again which instances belong to which groups
+    /// Recompute which instances belong to which groups
     Policy {
         /// Only show what would change
         #[arg(long)]
@@ -81,37 +81,39 @@ pub(super) enum ControllerVerb {
         #[command(flatten)]
         layout: Layout,
     },
-    /// Show what operators have changed, the latest first
+    /// Show what operators have changed, latest first
     Audit {
-        /// At most that many
+        /// At most this many
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         #[command(flatten)]
         layout: Layout,
     },
-    /// Start no more jobs, until resumed; those that run go on
+    /// Start no more jobs until resumed; running jobs go on
     Pause,
     /// Start jobs again
     Resume,
-    /// Say that the clock is right: by one that is a day ahead of what the store has seen nothing is deleted
+    /// Confirm that the clock is right: while it is more than a day ahead of the latest time that the store has seen,
+    /// nothing is deleted for its age
     ConfirmClock,
-    /// Delete now what runners have left on the instances
+    /// Delete what runners have left on the instances, now
     Cleanup,
     /// Write a copy of the store into a file on the control node (SQLite)
     Backup {
         /// File to write
         file: PathBuf,
     },
-    /// Put a backup in the place of this machine's store, while its node is stopped (SQLite)
+    /// Replace this machine's store with a backup, while its node is stopped (SQLite)
     Restore(Restore),
-    /// Copy this machine's store into an empty one, as from SQLite to PostgreSQL, while all its control nodes are stopped
+    /// Copy this machine's store into an empty one, for example from SQLite to PostgreSQL, while all its control
+    /// nodes are stopped
     Copy(CopyFlags),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
     /// The backup
-    #[arg(value_parser = readable())]
+    #[arg(value_parser = existing_path())]
     file: PathBuf,
     #[command(flatten)]
     own: OwnStore,
@@ -119,11 +121,11 @@ pub(super) struct Restore {
 
 #[derive(Debug, Args)]
 pub(super) struct CopyFlags {
-    /// The other store, as the setting `store` names it: postgresql://USER@HOST/DATABASE, or sqlite:PATH
+    /// The store to copy into, written as in the setting `store`: postgresql://USER@HOST/DATABASE, or sqlite:PATH
     #[arg(long, value_name = "STORE")]
     to: String,
-    /// File with the password for it, as `storepasswordfile`
-    #[arg(long, value_name = "FILE", value_parser = readable())]
+    /// File with the password for that store, like the setting `storepasswordfile`
+    #[arg(long, value_name = "FILE", value_parser = existing_path())]
     password_file: Option<PathBuf>,
     #[command(flatten)]
     own: OwnStore,
@@ -132,8 +134,8 @@ pub(super) struct CopyFlags {
 /// The store of this machine's node.
 #[derive(Debug, Args)]
 struct OwnStore {
-    /// Configuration of the node, a file or a directory, which says where its store is
-    #[arg(long, value_name = "PATH", default_value = "/etc/meshd/conf.d", value_parser = readable())]
+    /// Configuration of the node, a file or a directory, that names its store
+    #[arg(long, value_name = "PATH", default_value = "/etc/meshd/conf.d", value_parser = existing_path())]
     config: PathBuf,
 }
 
@@ -158,9 +160,7 @@ impl CopyFlags {
         let to = store::Options::parse(&self.to, self.password_file.clone(), Path::new(""));
         let to = to.map_err(|error| Failure::usage(format!("--to: {error}")))?;
         if from.is_shared() || to.is_shared() {
-            output.note(
-                "Copying: for half a minute it is watched whether a control node works with PostgreSQL",
-            );
+            output.note("Copying: first watching for half a minute whether a control node uses PostgreSQL");
         }
         let copied = store::copy_store(&from, &to).await;
         let jobs = copied.map_err(|error| failed(format!("not copied into {}: {error}", self.to)))?;
@@ -176,10 +176,10 @@ impl CopyFlags {
 }
 
 impl Restore {
-    /// Works on files alone, as there is no node to ask.
+    /// Works on files alone, because the node must be stopped.
     ///
     /// # Errors
-    /// The node runs, its configuration names no file of SQLite, or the backup is none.
+    /// The node runs, its configuration names no SQLite file, or the file is no backup.
     fn run(&self, output: Output, node_store: NodeStore) -> Result<Exit, Failure> {
         let to = match self.own.read(node_store)? {
             store::Options::Sqlite(path) => path,
@@ -187,7 +187,7 @@ impl Restore {
         };
         store::restore(&self.file, &to).map_err(|error| match error {
             store::Error::Refused(why) => {
-                failed(format!("{} is no backup of a controller: {why}", self.file.display()))
+                failed(format!("{} is not a backup of a controller: {why}", self.file.display()))
             }
             error => failed(error.to_string()),
         })?;
@@ -196,10 +196,10 @@ impl Restore {
 }
 
 impl ControllerVerb {
-    /// Asks the node, which `context` finds, or does without it.
+    /// Runs the command. `context` finds the node, which not every command asks.
     pub(super) async fn run(
         self,
-        context: impl FnOnce() -> Result<Context, Failure>,
+        context: impl FnOnce() -> Result<CliContext, Failure>,
         output: Output,
         node_store: NodeStore,
     ) -> Result<Exit, Failure> {
@@ -214,7 +214,7 @@ impl ControllerVerb {
             Self::Restore(_) | Self::Copy(_) => Ok(Exit::Success),
             Self::Ping(layout) => {
                 show(context, operation::ping(Nothing {}), |answer| {
-                    described(answer, layout, context.output.width())
+                    described(answer, layout, context.output.width(), &context.output.now())
                 })
                 .await
             }
@@ -227,14 +227,15 @@ impl ControllerVerb {
                 list(context, page, "requests", |answer| answer.rows.clone(), AUDIT, layout).await
             }
             Self::Pause => {
-                act(context, operation::pause(Nothing {}), |_| "Paused: no job starts".to_owned()).await
+                act(context, operation::pause(Nothing {}), |_| "Paused: no more jobs start".to_owned()).await
             }
             Self::Resume => {
                 act(context, operation::resume(Nothing {}), |_| "Resumed: jobs start".to_owned()).await
             }
             Self::ConfirmClock => {
-                act(context, operation::confirm_clock(Nothing {}), |clock| format!("{} is right", clock.now))
-                    .await
+                let now = context.output.now();
+                let right = |time: &str| format!("{} is right", at(time, &now));
+                act(context, operation::confirm_clock(Nothing {}), |clock| right(&clock.now)).await
             }
             Self::Cleanup => {
                 act(context, operation::clean_up(Nothing {}), |answer| match answer.instances.as_slice() {
@@ -252,8 +253,7 @@ impl ControllerVerb {
 }
 
 /// The controller, then its nodes and groups.
-fn described(answer: &ControllerReport, layout: Layout, width: usize) -> String {
-    let now = Timestamp::now();
+fn described(answer: &ControllerReport, layout: Layout, width: usize, now: &Zoned) -> String {
     let parts = [
         table::described(table::fields(answer, COLUMNS, now)),
         table::list(&answer.nodes, NODES, layout, width, now),
@@ -262,8 +262,8 @@ fn described(answer: &ControllerReport, layout: Layout, width: usize) -> String 
     parts.join("\n\n")
 }
 
-/// The node's directory is another than ours.
+/// Makes a path absolute, because the node's working directory is not ours.
 fn absolute(path: &Path) -> Result<String, Failure> {
     let whole = std::path::absolute(path).ok().and_then(|path| path.to_str().map(str::to_owned));
-    whole.ok_or_else(|| Failure::usage(format!("{}: it is no path that can be sent", path.display())))
+    whole.ok_or_else(|| Failure::usage(format!("{}: this path cannot be sent", path.display())))
 }

@@ -1,10 +1,10 @@
-//! Addresses of control services: how users write them, how they are dialled, and what to do where nobody listens.
+//! Addresses of control services: how users write them, how they are dialled, and what to do if nobody listens.
 
 use std::{fmt, io, path::PathBuf, str::FromStr, time::Duration};
 
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::rpc::{CallError, Dial, Dialing, Duplex};
+use crate::rpc::{CallError, ControlDialer, Dialing, Duplex};
 use crate::tls::{ClientOptions, ClientProfile};
 
 /// Where a node's control socket usually is, most likely place first.
@@ -29,7 +29,7 @@ pub(super) enum Endpoint {
 
 /// A text that is no address of a control service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no control socket: write unix:/PATH, /PATH, tcp://HOST:PORT or tls://HOST:PORT")]
+#[error("{0:?} is not a control socket: write unix:/PATH, /PATH, tcp://HOST:PORT or tls://HOST:PORT")]
 pub(super) struct InvalidEndpoint(String);
 
 impl FromStr for Endpoint {
@@ -97,7 +97,7 @@ impl EndpointDialer {
     }
 }
 
-impl Dial for EndpointDialer {
+impl ControlDialer for EndpointDialer {
     fn dial(&self) -> Dialing<'_> {
         Box::pin(async {
             self.open().await.map_err(|error| CallError::Unreachable(unreachable(&self.endpoint, &error)))

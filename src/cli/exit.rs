@@ -5,10 +5,10 @@ use std::io;
 
 use crate::rpc::CallError;
 
-/// What a failed playbook's code means.
+/// The last row of the table: codes of failed playbooks.
 const PLAYBOOK: &str = "job run and job wait: the code of the playbook that failed";
 
-/// Declares exits, each with its number and with its meaning for the table of `--help`.
+/// Declares exits, each with its number and its meaning for the table of `--help`.
 macro_rules! exits {
     ($($exit:ident = $code:literal, $meaning:literal;)*) => {
         /// How a command ended, as the shell sees it.
@@ -37,15 +37,22 @@ macro_rules! exits {
     };
 }
 
+impl Exit {
+    /// The end of two commands of which `next` came later: that of the last one that did not succeed.
+    pub(super) fn then(self, next: Self) -> Self {
+        if next == Self::Success { self } else { next }
+    }
+}
+
 exits! {
     Success = 0, "done as asked";
-    Failed = 1, "refused by the node, or the followed unit or job failed or was canceled, or doctor found a fault";
-    NoReply = 2, "ping or traceroute: the node did not answer every time";
+    Failed = 1, "the node refused, or the followed unit or job failed or was canceled, or doctor or mesh check found something";
+    NoReply = 2, "ping or traceroute: the node did not answer each time";
     ReloadNeedsRestart = 3, "reload: an item changed that needs a restart; nothing was changed";
     ReloadUnreadable = 4, "reload: the configuration does not parse; nothing was changed";
     ReloadFailed = 5, "reload: failed for another reason";
-    Usage = 64, "wrong usage, or what was named cannot be read";
-    Unreachable = 69, "no node at the socket, or it stopped answering, or a job's output cannot be had";
+    Usage = 64, "wrong usage, or a named file cannot be read";
+    Unreachable = 69, "no node at the socket, or it stopped answering, or a job's output is not available";
     SubmitFailed = 101, "work submit, job run and job submit: the job was not accepted";
     Interrupted = 130, "interrupted by Ctrl-C or a termination signal";
     BrokenPipe = 141, "the reader of the output went away";
@@ -67,7 +74,7 @@ impl Failure {
         Self { exit, message: message.into() }
     }
 
-    /// A command line that makes no sense.
+    /// A wrong command line.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 
-use super::Context;
+use super::CliContext;
 use super::completion::{groups, instances};
+use super::existing_path;
 use super::exit::{Exit, Failure};
 use super::operation::{act, each, list, show};
-use super::readable;
 use super::table::{self, Column, Layout, above_zero, alone, always, given, of_lists, telling, wide, yes};
 use crate::rpc::operation::{self, ByName, Nothing};
 use crate::rpc::report::controller::{GroupReport, MemberReport};
@@ -38,31 +37,31 @@ const MEMBERS: &[Column<MemberReport>] =
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupVerb {
-    /// List them
+    /// List groups
     List(Layout),
-    /// Show one with its members
+    /// Show a group with its members
     Show(Named),
-    /// Make one
+    /// Create a group
     Create {
-        /// Its name
+        /// Name of the group
         name: String,
         #[command(flatten)]
-        settings: GroupSettings,
+        settings: GroupOptions,
     },
-    /// Change one
+    /// Change a group
     Set {
         #[command(flatten)]
         named: Named,
         #[command(flatten)]
-        settings: GroupSettings,
+        settings: GroupOptions,
     },
     /// Put an instance on a group's list
-    Add(Membership),
+    Add(MembershipOptions),
     /// Take an instance off a group's list
-    Remove(Membership),
+    Remove(MembershipOptions),
     /// Delete groups
     Delete {
-        /// Their names
+        /// Names of the groups
         #[arg(required = true, value_name = "NAME", add = groups())]
         names: Vec<String>,
     },
@@ -71,14 +70,14 @@ pub(super) enum GroupVerb {
 /// The name of a group.
 #[derive(Debug, Args)]
 pub(super) struct Named {
-    /// Its name
+    /// Name of the group
     #[arg(add = groups())]
     name: String,
 }
 
 /// A group and an instance.
 #[derive(Debug, Args)]
-pub(super) struct Membership {
+pub(super) struct MembershipOptions {
     /// Name of the group
     #[arg(value_name = "GROUP", add = groups())]
     name: String,
@@ -89,40 +88,40 @@ pub(super) struct Membership {
 
 /// What is set of a group; what is not given stays.
 #[derive(Debug, Args)]
-pub(super) struct GroupSettings {
-    /// Share of the instances that are members
+pub(super) struct GroupOptions {
+    /// Percentage of all instances that are members
     #[arg(long = "percentage", value_name = "0-100", value_parser = clap::value_parser!(u32).range(0..=100))]
     policy_instance_percentage: Option<u32>,
-    /// Least number of members
+    /// Smallest number of members
     #[arg(long = "minimum", value_name = "N")]
     policy_instance_minimum: Option<u32>,
-    /// Instances that are always members, with commas; empty for none
+    /// Instances that are always members, separated by commas; empty for none
     #[arg(long = "list", value_name = "NAME,...", value_parser = names, add = instances())]
     policy_instance_list: Option<InstanceNames>,
-    /// Most jobs at a time; 0 is no limit
+    /// Most jobs at a time; 0 for no limit
     #[arg(long = "max-jobs", value_name = "N")]
     max_concurrent_jobs: Option<u32>,
-    /// Most forks at a time; 0 is no limit
+    /// Most forks at a time; 0 for no limit
     #[arg(long, value_name = "N")]
     max_forks: Option<u32>,
-    /// Its jobs run in pods
+    /// Run its jobs in pods
     #[arg(long = "container", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     is_container_group: Option<bool>,
-    /// Credential of the cluster; empty for the control node's own cluster
+    /// Credential for the cluster; empty for the control node's own cluster
     #[arg(long, value_name = "CREDENTIAL")]
     cluster: Option<String>,
     /// Namespace of the pods
     #[arg(long)]
     namespace: Option<String>,
-    /// What the pods have beside or instead of the default, in YAML or JSON
-    #[arg(long, value_name = "FILE", value_parser = readable())]
+    /// What the pods have in addition to the default pod, or instead of parts of it, in YAML or JSON
+    #[arg(long, value_name = "FILE", value_parser = existing_path())]
     pod: Option<PathBuf>,
-    /// Credential of the registry of their images
+    /// Credential for the registry of their images
     #[arg(long, value_name = "CREDENTIAL")]
     registry: Option<String>,
 }
 
-/// What one argument holds.
+/// The names in one argument. An alias, because clap would take a `Vec` for repeated arguments.
 type InstanceNames = Vec<String>;
 
 fn names(text: &str) -> Result<InstanceNames, std::convert::Infallible> {
@@ -130,7 +129,7 @@ fn names(text: &str) -> Result<InstanceNames, std::convert::Infallible> {
 }
 
 impl GroupVerb {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         match self {
             Self::List(layout) => {
                 list(
@@ -171,21 +170,21 @@ impl GroupVerb {
     }
 }
 
-impl Membership {
+impl MembershipOptions {
     fn named(&self) -> operation::Membership {
         operation::Membership { name: self.name.clone(), instance: self.instance.clone() }
     }
 }
 
-/// A group, and its members with the reasons for which they belong to it.
-fn described(context: &Context, one: &GroupReport) -> String {
-    let now = Timestamp::now();
+/// A group, and its members with the reasons why they belong to it.
+fn described(context: &CliContext, one: &GroupReport) -> String {
+    let now = &context.output.now();
     let group = table::described(table::fields(one, COLUMNS, now));
     let members = table::list(&one.members, MEMBERS, Layout::default(), context.output.width(), now);
     if one.members.is_empty() { group } else { format!("{group}\n\n{members}") }
 }
 
-impl GroupSettings {
+impl GroupOptions {
     /// The settings of the group with this name.
     fn of(self, name: String) -> Result<operation::GroupSettings, Failure> {
         let read = |path: PathBuf| {

@@ -1,10 +1,14 @@
 //! `meshctl instance`: the nodes that a controller knows.
 
-use clap::{Args, Subcommand};
-use jiff::Timestamp;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use super::Context;
-use super::completion::instances;
+use clap::{Args, Subcommand, ValueEnum};
+use jiff::{Timestamp, Zoned};
+use serde_json::Value;
+
+use super::CliContext;
+use super::completion::{groups, instances};
 use super::exit::{Exit, Failure};
 use super::operation::{act, each, list, show};
 use super::table::{
@@ -13,7 +17,8 @@ use super::table::{
 use super::times::{ago, at};
 use super::wait::{POLL, until};
 use crate::rpc::operation::{
-    self, ByName, HealthCheck, InstanceFilter, InstanceRemoval, InstanceSettings, NewInstance, Question,
+    self, Answered, ByName, HealthCheck, InstanceFilter, InstanceRemoval, InstanceSettings, NewInstance,
+    Question,
 };
 use crate::rpc::report::controller::{CandidateReport, Candidates, InstanceReport, Instances};
 
@@ -53,30 +58,32 @@ const FOUND: &[Column<CandidateReport>] = &[
     always("SEEN", |one, now| ago(&one.last_seen, now)),
 ];
 
-/// Of those in `docs/controller-reference.md`: a node that works, and one that runs no jobs.
+/// Words of `docs/controller-reference.md`: the state of a node that works, and the type of one that runs no jobs.
 const READY: &str = "ready";
 const HOP: &str = "hop";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum InstanceVerb {
-    /// List them
+    /// List instances
     List {
-        /// The nodes that discovery found, and that nobody has enabled or added
+        /// Only nodes that discovery found and nobody has enabled or added yet
         #[arg(long)]
         found: bool,
         #[command(flatten)]
+        wanted: WantedInstances,
+        #[command(flatten)]
         layout: Layout,
     },
-    /// Show one
+    /// Show an instance
     Show(Named),
-    /// Register a node, also before it is seen
+    /// Register a node, even before it has been seen
     Add {
-        /// Its name
+        /// Name of the instance
         name: String,
-        /// What it does; control nodes register themselves
+        /// What the node does; control nodes register themselves
         #[arg(long = "type", value_name = "TYPE", value_parser = ["execution", "hop"])]
         node_type: String,
-        /// Let no jobs start on it yet
+        /// Do not let jobs start on it yet
         #[arg(long)]
         disabled: bool,
     },
@@ -88,7 +95,7 @@ pub(super) enum InstanceVerb {
         #[arg(long)]
         no_store: bool,
     },
-    /// Let jobs start on nodes, also on those that discovery found
+    /// Let jobs start on nodes, including those that discovery found
     Enable(NamedAll),
     /// Start no more jobs on nodes
     Disable {
@@ -103,10 +110,11 @@ pub(super) enum InstanceVerb {
     Set {
         #[command(flatten)]
         named: NamedAll,
-        /// Between the smaller (0) and the larger (1) of its capacities by processors and by memory, or above
+        /// Capacity to use: 0 for the smaller of the capacities by processors and by memory, 1 for the larger; values
+        /// between and above are possible
         #[arg(long = "adjustment", value_name = "SHARE", group = "change")]
         capacity_adjustment: Option<f64>,
-        /// Groups take it by their percentage and minimum
+        /// Let groups take it by their percentage and minimum
         #[arg(long, value_name = "BOOL", group = "change")]
         managed_by_policy: Option<bool>,
     },
@@ -114,10 +122,10 @@ pub(super) enum InstanceVerb {
     Remove {
         #[command(flatten)]
         named: Named,
-        /// Start nothing more there, and remove it once its jobs have ended (the default)
+        /// Start no more jobs on it, and remove it once its jobs have ended (the default)
         #[arg(long, conflicts_with = "dead")]
         drain: bool,
-        /// What ran there has ended, or never will: its jobs go on without it
+        /// Remove it now: whatever ran on it has ended or never will, and its jobs go on without it
         #[arg(long)]
         dead: bool,
     },
@@ -126,7 +134,7 @@ pub(super) enum InstanceVerb {
 /// The name of an instance.
 #[derive(Debug, Args)]
 pub(super) struct Named {
-    /// Its name
+    /// Name of the instance
     #[arg(add = instances())]
     name: String,
 }
@@ -134,23 +142,24 @@ pub(super) struct Named {
 /// The names of instances.
 #[derive(Debug, Args)]
 pub(super) struct NamedAll {
-    /// Their names
+    /// Names of the instances
     #[arg(required = true, value_name = "NAME", add = instances())]
     names: Vec<String>,
 }
 
 impl InstanceVerb {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         match self {
-            Self::List { found, layout } => {
-                let question = operation::list_instances(InstanceFilter { found });
-                match found {
-                    true => list(context, question, "nodes found", found_ones, FOUND, layout).await,
-                    false => list(context, question, "instances", instances_of, COLUMNS, layout).await,
-                }
+            Self::List { found: true, wanted: _, layout } => {
+                let question = operation::list_instances(InstanceFilter { found: true });
+                list(context, question, "nodes found", found_ones, FOUND, layout).await
             }
+            Self::List { found: false, wanted, layout } => wanted.list(context, layout).await,
             Self::Show(Named { name }) => {
-                show(context, operation::get_instance(ByName { name }), described).await
+                show(context, operation::get_instance(ByName { name }), |one| {
+                    described(one, &context.output.now())
+                })
+                .await
             }
             Self::Add { name, node_type, disabled } => {
                 let (node_type, enabled) = (Some(node_type), Some(!disabled));
@@ -160,7 +169,8 @@ impl InstanceVerb {
             }
             Self::Health { named: Named { name }, no_store: true } => {
                 let check = HealthCheck { name, store: Some(false) };
-                show(context, operation::check_health(check), described).await
+                show(context, operation::check_health(check), |one| described(one, &context.output.now()))
+                    .await
             }
             Self::Health { named: Named { name }, no_store: false } => {
                 let check = operation::check_health(HealthCheck { name, store: None });
@@ -190,7 +200,9 @@ impl InstanceVerb {
                 let removal = InstanceRemoval { name, dead };
                 act(context, operation::remove_instance(removal), |one| match one.removed {
                     true => format!("{} removed", one.name),
-                    false => format!("{} goes once its jobs have ended, and gets no more", one.name),
+                    false => {
+                        format!("{} gets no more jobs, and is removed once its jobs have ended", one.name)
+                    }
                 })
                 .await
             }
@@ -199,16 +211,91 @@ impl InstanceVerb {
 }
 
 impl NamedAll {
-    /// The same for each of them.
+    /// The same question for each instance.
     fn each<A>(&self, question: impl Fn(ByName) -> Question<A>) -> impl Iterator<Item = (&str, Question<A>)> {
         self.names.iter().map(move |name| (name.as_str(), question(ByName { name: name.clone() })))
     }
 }
 
-fn instances_of(answer: &Instances) -> Vec<InstanceReport> {
-    let mut all = answer.instances.clone().unwrap_or_default();
-    all.sort_by(|one, other| one.name.cmp(&other.name));
-    all
+/// Which instances a list has, and in which order.
+#[derive(Debug, Default, Args)]
+pub(super) struct WantedInstances {
+    /// Only instances in this state
+    #[arg(long, value_name = "STATE", conflicts_with = "found", value_parser = [
+        "ready", "installed", "unavailable", "deprovisioning", "draining", "disabled", "unreachable", "lost",
+    ])]
+    state: Option<String>,
+    /// Only instances of this group
+    #[arg(long, value_name = "GROUP", conflicts_with = "found", add = groups())]
+    group: Option<String>,
+    /// Order of the list
+    #[arg(long, value_name = "KEY", conflicts_with = "found", value_enum, default_value = "name")]
+    sort: InstanceOrder,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(super) enum InstanceOrder {
+    #[default]
+    Name,
+    /// Those that do not work first
+    State,
+    /// The fullest first
+    Used,
+    /// Those with most jobs first
+    Jobs,
+    /// Those that were not seen for longest first
+    Seen,
+}
+
+impl WantedInstances {
+    async fn list(self, context: &CliContext, layout: Layout) -> Result<Exit, Failure> {
+        let question = operation::list_instances(InstanceFilter::default());
+        let Answered { report, mut json } = question.ask(&context.client).await?;
+        let instances = self.of(report.instances.unwrap_or_default());
+        if !context.output.json {
+            context.output.list("instances", &instances, COLUMNS, layout)?;
+            return Ok(Exit::Success);
+        }
+        // As the node wrote them: another release may send more keys.
+        if let Some(all) = json["instances"].as_array_mut() {
+            let places: BTreeMap<&str, usize> =
+                instances.iter().map(|one| one.name.as_str()).zip(0..).collect();
+            let place = |one: &Value| one["name"].as_str().and_then(|name| places.get(name));
+            all.retain(|one| place(one).is_some());
+            all.sort_by_key(|one| place(one).copied());
+        }
+        context.output.value(&json)?;
+        Ok(Exit::Success)
+    }
+
+    fn of(&self, mut all: Vec<InstanceReport>) -> Vec<InstanceReport> {
+        all.retain(|one| {
+            let is_in = |group: &String| one.groups.contains(group);
+            self.state.as_ref().is_none_or(|word| is_in_state(one, word))
+                && self.group.as_ref().is_none_or(is_in)
+        });
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        match self.sort {
+            InstanceOrder::Name => {}
+            InstanceOrder::State => all.sort_by_key(|one| (state(one) == READY, state(one))),
+            InstanceOrder::Used => {
+                let share =
+                    |one: &InstanceReport| f64::from(one.consumed_capacity) / f64::from(one.capacity.max(1));
+                all.sort_by(|one, other| share(other).total_cmp(&share(one)));
+            }
+            InstanceOrder::Jobs => all.sort_by_key(|one| Reverse(one.jobs_running)),
+            InstanceOrder::Seen => {
+                all.sort_by_key(|one| one.last_seen.as_ref().and_then(|at| at.parse::<Timestamp>().ok()))
+            }
+        }
+        all
+    }
+}
+
+/// Whether this word stands in the state of an instance. A lost one is unavailable because it cannot be reached.
+fn is_in_state(one: &InstanceReport, word: &str) -> bool {
+    let is = |word: &str| state(one).split(", ").any(|said| said == word);
+    if word == "lost" { is("unavailable") && is("unreachable") } else { is(word) }
 }
 
 fn found_ones(answer: &Instances) -> Vec<CandidateReport> {
@@ -218,7 +305,7 @@ fn found_ones(answer: &Instances) -> Vec<CandidateReport> {
     }
 }
 
-/// Whether it works, and what keeps jobs away. Nobody enables a hop, as it runs none.
+/// Whether the instance works, and what keeps jobs away. A hop is not called disabled, because it runs no jobs anyway.
 fn state(one: &InstanceReport) -> String {
     let words = [
         (one.node_state != READY, one.node_state.as_str()),
@@ -230,24 +317,24 @@ fn state(one: &InstanceReport) -> String {
     if words.is_empty() { READY.to_owned() } else { words.join(", ") }
 }
 
-/// What is wrong with it, if its state does not say so.
+/// The first error, else what keeps jobs away if the state does not say so.
 fn why(one: &InstanceReport) -> String {
     let code = one.why.clone().filter(|_| one.node_type != HOP && state(one) == READY);
     one.errors.first().cloned().or(code).unwrap_or_default()
 }
 
-fn described(one: &InstanceReport) -> String {
-    table::described(table::fields(one, COLUMNS, Timestamp::now()))
+fn described(one: &InstanceReport, now: &Zoned) -> String {
+    table::described(table::fields(one, COLUMNS, now))
 }
 
-/// Waits until nothing runs there.
-async fn idle(context: &Context, name: &str) -> Result<(), Failure> {
+/// Waits until no job runs on the instance.
+async fn idle(context: &CliContext, name: &str) -> Result<(), Failure> {
     let get = operation::get_instance(ByName { name: name.to_owned() });
     let mut last = None;
     until(POLL, async || {
         let jobs = get.ask(&context.client).await?.report.jobs_running;
         if jobs > 0 && last.replace(jobs) != Some(jobs) {
-            context.output.note(&format!("{name} has {} to end", count(jobs, "job")));
+            context.output.note(&format!("{name} still has {} to finish", count(jobs, "job")));
         }
         Ok((jobs == 0).then_some(()))
     })
@@ -259,6 +346,46 @@ mod tests {
     use super::*;
     use crate::rpc::report;
     use serde_json::json;
+
+    #[test]
+    fn a_list_has_those_that_are_asked_for_in_the_order_that_is_asked_for() {
+        let one = |name: &str, node_state: &str, reachable: bool, group: &str, jobs: u32, seen: &str| {
+            report::read(
+                &json!({"name": name, "node_type": "execution", "node_state": node_state, "enabled": true,
+                "reachable": reachable, "groups": [group], "jobs_running": jobs, "consumed_capacity": jobs,
+                "capacity": 10, "last_seen": seen}),
+            )
+            .unwrap()
+        };
+        let all: Vec<InstanceReport> = vec![
+            one("e3", "ready", true, "lab", 2, "2026-11-27T13:00:00.5Z"),
+            one("e1", "unavailable", false, "lab", 0, "2026-11-27T12:00:00Z"),
+            one("e2", "unavailable", true, "eu", 7, "2026-11-27T13:00:00Z"),
+        ];
+        let names = |wanted: &WantedInstances| {
+            wanted.of(all.clone()).into_iter().map(|one| one.name).collect::<Vec<_>>()
+        };
+        let state =
+            |state: &str| names(&WantedInstances { state: Some(state.to_owned()), ..Default::default() });
+        assert_eq!(state("unavailable"), ["e1", "e2"]);
+        assert_eq!(
+            (state("lost"), state("unreachable"), state("ready")),
+            (vec!["e1".to_owned()], vec!["e1".to_owned()], vec!["e3".to_owned()])
+        );
+        assert_eq!(
+            names(&WantedInstances { group: Some("lab".to_owned()), ..Default::default() }),
+            ["e1", "e3"]
+        );
+        for (sort, order) in [
+            (InstanceOrder::Name, ["e1", "e2", "e3"]),
+            (InstanceOrder::State, ["e2", "e1", "e3"]),
+            (InstanceOrder::Used, ["e2", "e3", "e1"]),
+            (InstanceOrder::Jobs, ["e2", "e3", "e1"]),
+            (InstanceOrder::Seen, ["e1", "e2", "e3"]),
+        ] {
+            assert_eq!(names(&WantedInstances { sort, ..Default::default() }), order, "{sort:?}");
+        }
+    }
 
     #[test]
     fn a_state_says_what_keeps_jobs_away() {

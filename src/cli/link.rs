@@ -6,14 +6,14 @@ use clap::{Args, Subcommand};
 
 use super::completion::nodes;
 use super::exit::{Exit, Failure};
-use super::{Context, table};
+use super::{CliContext, table};
 use crate::rpc::CallError;
 use crate::rpc::report::{self, link::LinkTestReport};
 use crate::rpc::request::{LinkTest, MOST_MB, MOST_SECONDS, Request};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LinkVerb {
-    /// Measure the round trip and rate of the link with a neighbour, by bytes that the neighbour throws away
+    /// Measure the round trip and rate of the link with a neighbour, with data that the neighbour discards
     Test(Test),
 }
 
@@ -22,16 +22,16 @@ pub(super) struct Test {
     /// Neighbour of the node, as meshctl status names it
     #[arg(add = nodes())]
     neighbour: String,
-    /// Seconds each way, at most
+    /// At most this many seconds each way
     #[arg(long, default_value_t = LinkTest::SECONDS, value_parser = clap::value_parser!(u64).range(1..=MOST_SECONDS))]
     seconds: u64,
-    /// Megabytes each way, at most
+    /// At most this many megabytes each way
     #[arg(long, default_value_t = LinkTest::MB, value_parser = clap::value_parser!(u64).range(1..=MOST_MB))]
     mb: u64,
 }
 
 impl LinkVerb {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let Self::Test(Test { neighbour: node, seconds, mb }) = self;
         let test = Request::LinkTest(LinkTest { node, seconds, mb });
         let answer = context.client.long_command(&test).await?;

@@ -1,7 +1,8 @@
-//! `meshctl`, the command line. Owns arguments, exit codes and what is printed; everything it knows about a node it
-//! asks through [`crate::rpc`]; the stream of a job it reads as [`crate::controller::stream`] does. One file per command;
-//! options and environment variables that receptorctl's users know keep their names and meaning.
+//! `meshctl`, the command line. Owns arguments, exit codes and what is printed. Asks everything about a node through
+//! [`crate::rpc`], and reads a job's stream with [`crate::controller::stream`]. One file per command; options and
+//! environment variables that receptorctl's users know keep their names and meaning.
 
+mod authority;
 mod cert;
 mod completion;
 mod config;
@@ -20,11 +21,13 @@ mod instance;
 mod job;
 mod link;
 mod loglevel;
+mod mesh;
 mod node;
 mod operation;
 mod output;
 mod ping;
 mod reload;
+mod saved;
 mod service;
 mod snapshot;
 mod status;
@@ -66,109 +69,123 @@ struct Cli {
     #[arg(long, global = true)]
     json: bool,
 
-    /// Print results and failures alone: of a list the names, of an action nothing
+    /// Print only results and failures: a list's names, nothing for an action
     #[arg(long, short, global = true)]
     quiet: bool,
 
+    /// Show and read times in UTC, not in this terminal's zone (TZ)
+    #[arg(long, global = true)]
+    utc: bool,
+
     #[command(subcommand)]
-    verb: Verb,
+    verb: MeshctlVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum MeshctlVerb {
     /// Show the mesh as the node sees it
     Status(status::StatusArgs),
-    /// Whether the node does its work, for probes: 0 if it is ready
+    /// Check whether the node is ready, for probes: the exit code is 0 if it is
     Health(health::Health),
     /// Ping a node through the mesh
     Ping(ping::Ping),
-    /// Show the way through the mesh to a node
+    /// Show the route through the mesh to a node
     Traceroute(traceroute::Traceroute),
-    /// Find out what is wrong with this node, with another one and with the way there
-    Doctor(doctor::Doctor),
-    /// Draw the mesh: for Graphviz, Mermaid or a browser
-    Graph(graph::Graph),
+    /// Find out what is wrong with this node, with another one and with the route to it
+    Doctor(doctor::DoctorCommand),
+    /// Draw the mesh, for Graphviz, Mermaid or a browser
+    Graph(graph::GraphCommand),
+    /// Compare the mesh with what it should be
+    #[command(subcommand)]
+    Mesh(mesh::MeshVerb),
     /// Print what changes in the mesh and on its controller, until interrupted
     Events(events::Events),
     /// Show nodes, links and jobs as they are now, on a terminal
     Top(top::Top),
     /// Connect standard input and output to a service of a node
-    Connect(connect::Connect),
+    Connect(connect::ConnectCommand),
     /// Have the node read its configuration again
-    Reload(reload::Reload),
-    /// What a link with a neighbour carries
+    Reload(reload::ReloadCommand),
+    /// Measure what a link with a neighbour carries
     #[command(subcommand)]
     Link(link::LinkVerb),
-    /// Show how much the node logs, or change it
-    Loglevel(loglevel::LogLevel),
+    /// Show or change how much the node logs
+    Loglevel(loglevel::LogLevelCommand),
     /// Show the versions of meshctl and of the node
-    Version(version::Version),
-    /// Nodes of the mesh: add and remove them, renew their certificates
+    Version(version::VersionCommand),
+    /// Add and remove nodes of the mesh, and renew their certificates
     #[command(subcommand)]
-    Node(node::Node),
-    /// Make this host a node of the mesh, by a bundle from the control node
+    Node(node::NodeCommand),
+    /// Replace the authority that signs the certificates of the mesh
+    #[command(subcommand)]
+    Authority(authority::AuthorityCommand),
+    /// Make this host a node of the mesh, with a bundle from the control node
     Install(install::Install),
-    /// Submit jobs and look after them
+    /// Submit and manage jobs on a node that you choose
     #[command(subcommand)]
     Work(work::Work),
-    /// Jobs that find their node by themselves
+    /// Submit and manage jobs for which the controller chooses the node
     #[command(subcommand)]
     Job(job::JobVerb),
-    /// Nodes that run jobs
+    /// List, show, start and check jobs that a control node has as files
+    #[command(subcommand)]
+    Saved(saved::SavedVerb),
+    /// Manage the nodes that run jobs
     #[command(subcommand)]
     Instance(instance::InstanceVerb),
-    /// Groups of instances
+    /// Manage groups of instances
     #[command(subcommand)]
     Group(group::GroupVerb),
-    /// The controller of a control node as a whole
+    /// Manage the controller of a control node as a whole
     #[command(subcommand)]
     Controller(controller::ControllerVerb),
-    /// Who may use the page of a node, and its API
+    /// Manage who may use a node's page and its API
     #[command(subcommand)]
     Web(web::WebVerb),
-    /// What another program would make of a node's configuration
-    Config(config::Config),
-    /// Make certificates, look at them and verify them
+    /// Check a node's configuration for what receptor rejects
+    Config(config::ConfigCommand),
+    /// Make, show and verify certificates
     #[command(subcommand)]
     Cert(cert::Cert),
     /// Make keys for signing work
     #[command(subcommand)]
     Key(cert::Key),
-    /// Print the script with which a shell completes arguments: source <(meshctl completion bash)
+    /// Print a shell's completion script: source <(meshctl completion bash)
     Completion(completion::Completion),
     /// Start a mesh of four nodes in a temporary directory, run jobs on it, and lose one of the nodes
     Demo(demo::Demo),
 }
 
 /// What every command gets: the node to talk to and the place to print.
-struct Context {
+struct CliContext {
     client: Client,
     output: Output,
 }
 
-/// The first argument with which meshctl becomes a node, so that `meshctl demo` needs no second program.
+/// The first argument with which meshctl becomes a node, so that `meshctl demo` and `meshctl install` need no second
+/// program.
 pub(crate) const DAEMON_ARGUMENT: &str = "__meshd";
 
-/// What meshctl reads of a node's configuration, by functions of the rooms that understand it.
+/// Functions with which meshctl reads a node's configuration, from the rooms that understand it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeFiles {
-    /// Its TLS profiles.
+    /// Reads its TLS profiles.
     pub profiles: cert::NodeProfiles,
-    /// The store of its controller.
+    /// Reads the store of its controller.
     pub store: NodeStore,
-    /// What is wrong with it and its host.
+    /// Finds what is wrong with it and its host.
     pub examine: doctor::ExamineFiles,
 }
 
-/// Reads the path of something that must be there. What cannot be looked at is the command line's fault.
-fn readable() -> impl TypedValueParser<Value = PathBuf> {
+/// Parses the path of something that must exist; a path that cannot be examined is wrong usage.
+fn existing_path() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match std::fs::metadata(&path) {
         Ok(_) => Ok(path),
         Err(error) => Err(format!("cannot read it: {error}")),
     })
 }
 
-/// The grammar of meshctl's command line: for its manual.
+/// The grammar of meshctl's command line, for its manual.
 pub fn command_line() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
@@ -188,7 +205,7 @@ pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
             return ExitCode::from(exit.code());
         }
     };
-    let output = Output { json: cli.json, quiet: cli.quiet };
+    let output = Output { json: cli.json, quiet: cli.quiet, utc: cli.utc };
     let exit = run(cli, output, files).unwrap_or_else(|failure| {
         output.failure(&failure);
         failure.exit
@@ -196,7 +213,7 @@ pub(crate) fn main(args: Vec<OsString>, files: NodeFiles) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// The error with our words for what is no number, and with a hint for `node list` and its like.
+/// Rewords the error for a value that is no number, and adds a hint to unknown commands such as `node list`.
 fn in_plain_words(mut error: clap::Error) -> clap::Error {
     let is_nodes = |word: &ContextValue| ["list", "nodes", "instances"].contains(&word.to_string().as_str());
     if error.get(ContextKind::InvalidSubcommand).is_some_and(is_nodes) {
@@ -227,34 +244,38 @@ fn run(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Failure> {
 }
 
 async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Failure> {
-    let context = || Ok::<_, Failure>(Context { client: cli.target.client(files.profiles, output)?, output });
+    let context =
+        || Ok::<_, Failure>(CliContext { client: cli.target.client(files.profiles, output)?, output });
     match cli.verb {
-        Verb::Status(status) => status.run(&context()?).await,
-        Verb::Health(health) => health.run(&context()?).await,
-        Verb::Ping(ping) => ping.run(&context()?).await,
-        Verb::Traceroute(traceroute) => traceroute.run(&context()?).await,
-        Verb::Doctor(doctor) => doctor.run(context, output, files.examine).await,
-        Verb::Graph(graph) => graph.run(&context()?).await,
-        Verb::Events(events) => events.run(&context()?).await,
-        Verb::Top(top) => top.run(&context()?).await,
-        Verb::Connect(connect) => connect.run(&context()?).await,
-        Verb::Reload(reload) => reload.run(&context()?).await,
-        Verb::Link(link) => link.run(&context()?).await,
-        Verb::Loglevel(level) => level.run(&context()?).await,
-        Verb::Node(node) => node.run(context, output).await,
-        Verb::Install(install) => install.run(output).await,
-        Verb::Version(version) => version.run(&context()?).await,
-        Verb::Work(work) => work.run(&context()?).await,
-        Verb::Job(job) => job.run(&context()?).await,
-        Verb::Instance(instance) => instance.run(&context()?).await,
-        Verb::Group(group) => group.run(&context()?).await,
-        Verb::Controller(controller) => controller.run(context, output, files.store).await,
-        Verb::Completion(completion) => completion.run(output),
-        Verb::Web(web) => web.run(output),
-        Verb::Config(config) => config.run(output),
-        Verb::Cert(cert) => cert.run(output, files.profiles),
-        Verb::Key(key) => key.run(output),
-        Verb::Demo(demo) => demo.run(output).await,
+        MeshctlVerb::Status(status) => status.run(&context()?).await,
+        MeshctlVerb::Health(health) => health.run(&context()?).await,
+        MeshctlVerb::Ping(ping) => ping.run(&context()?).await,
+        MeshctlVerb::Traceroute(traceroute) => traceroute.run(&context()?).await,
+        MeshctlVerb::Doctor(doctor) => doctor.run(context, output, files.examine).await,
+        MeshctlVerb::Graph(graph) => graph.run(&context()?).await,
+        MeshctlVerb::Mesh(mesh) => mesh.run(&context()?).await,
+        MeshctlVerb::Events(events) => events.run(&context()?).await,
+        MeshctlVerb::Top(top) => top.run(&context()?).await,
+        MeshctlVerb::Connect(connect) => connect.run(&context()?).await,
+        MeshctlVerb::Reload(reload) => reload.run(&context()?).await,
+        MeshctlVerb::Link(link) => link.run(&context()?).await,
+        MeshctlVerb::Loglevel(level) => level.run(&context()?).await,
+        MeshctlVerb::Node(node) => node.run(context, output).await,
+        MeshctlVerb::Authority(authority) => authority.run(output),
+        MeshctlVerb::Install(install) => install.run(output).await,
+        MeshctlVerb::Version(version) => version.run(&context()?).await,
+        MeshctlVerb::Work(work) => work.run(&context()?).await,
+        MeshctlVerb::Job(job) => job.run(&context()?).await,
+        MeshctlVerb::Saved(saved) => saved.run(context, output).await,
+        MeshctlVerb::Instance(instance) => instance.run(&context()?).await,
+        MeshctlVerb::Group(group) => group.run(&context()?).await,
+        MeshctlVerb::Controller(controller) => controller.run(context, output, files.store).await,
+        MeshctlVerb::Completion(completion) => completion.run(output),
+        MeshctlVerb::Web(web) => web.run(output),
+        MeshctlVerb::Config(config) => config.run(output),
+        MeshctlVerb::Cert(cert) => cert.run(output, files.profiles),
+        MeshctlVerb::Key(key) => key.run(output),
+        MeshctlVerb::Demo(demo) => demo.run(output).await,
     }
 }
 

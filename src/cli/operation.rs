@@ -1,17 +1,17 @@
-//! Asks a controller, and prints the answer: as text for people, or as the node's JSON if the user wants that. What can be
-//! asked, and what the answers are, is `rpc`'s to say.
+//! Asks a controller, and prints the answer: as text for people, or as the node's JSON if the user wants that. `rpc`
+//! defines the questions and the answers.
 
 use std::pin::pin;
 
 use futures_util::{StreamExt as _, stream};
 use serde::de::DeserializeOwned;
 
-use super::Context;
+use super::CliContext;
 use super::exit::{Exit, Failure};
 use super::table::{Column, Layout};
 use crate::rpc::operation::{OperationCode, OperationError, Question};
 
-/// Questions about several things that are asked at a time: a node that is busy, or far away, takes its time for each.
+/// Questions asked at the same time, because a node that is busy or far away takes long for each.
 const AT_ONCE: usize = 8;
 
 impl From<OperationError> for Failure {
@@ -19,7 +19,7 @@ impl From<OperationError> for Failure {
         match error {
             OperationError::Call(error) => error.into(),
             OperationError::Refused(refused) => {
-                // Who would have to answer cannot be reached.
+                // The node that would have to answer cannot be reached.
                 let is_away = refused.code.known() == Some(OperationCode::OwnerAway);
                 Self::new(if is_away { Exit::Unreachable } else { Exit::Failed }, refused.message)
             }
@@ -29,7 +29,7 @@ impl From<OperationError> for Failure {
 
 /// Asks, and prints the answer as this text.
 pub(super) async fn show<A: DeserializeOwned>(
-    context: &Context,
+    context: &CliContext,
     question: Question<A>,
     text: impl Fn(&A) -> String,
 ) -> Result<Exit, Failure> {
@@ -38,7 +38,7 @@ pub(super) async fn show<A: DeserializeOwned>(
 
 /// Asks for things that are called `what`, and prints them under these columns.
 pub(super) async fn list<A: DeserializeOwned, T>(
-    context: &Context,
+    context: &CliContext,
     question: Question<A>,
     what: &str,
     things: impl Fn(&A) -> Vec<T>,
@@ -49,22 +49,22 @@ pub(super) async fn list<A: DeserializeOwned, T>(
         .await
 }
 
-/// Has something done, and says so in these words.
+/// Has something done, and prints that in these words.
 pub(super) async fn act<A: DeserializeOwned>(
-    context: &Context,
+    context: &CliContext,
     question: Question<A>,
     words: impl Fn(&A) -> String,
 ) -> Result<Exit, Failure> {
     each(context, [((), question)], |(), answer| context.output.done(&words(answer))).await
 }
 
-/// Asks a question about each of several things, and prints the answers in their order. One that is refused does not keep
-/// the others from their turn.
+/// Asks a question about each of several things, and prints the answers in their order. The others are asked even if
+/// one is refused.
 ///
 /// # Errors
 /// The last refusal, or standard output cannot be written.
 pub(super) async fn each<T, A: DeserializeOwned>(
-    context: &Context,
+    context: &CliContext,
     questions: impl IntoIterator<Item = (T, Question<A>)>,
     print: impl Fn(T, &A) -> Result<(), Failure>,
 ) -> Result<Exit, Failure> {

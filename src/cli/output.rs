@@ -1,15 +1,15 @@
-//! Results go to standard output, everything else to standard error. Owns the rules that a reader who leaves (`| head`)
-//! ends the command quietly instead of with a panic, and that every text on its way out passes [`terminal`], whoever
-//! wrote it.
+//! Prints results to standard output, everything else to standard error. Owns two rules: a reader who leaves (`| head`)
+//! ends the command quietly, without a panic; and every text passes through [`terminal`].
 
 use std::future::poll_fn;
 use std::io::{self, IsTerminal, Write};
 use std::task::Poll;
 
-use jiff::Timestamp;
+use jiff::Zoned;
+use jiff::tz::TimeZone;
 use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Failure};
@@ -23,13 +23,15 @@ pub(super) struct Output {
     pub json: bool,
     /// True if the user wants results and failures alone.
     pub quiet: bool,
+    /// True if the user wants times in UTC, not in the zone of this terminal (`TZ`).
+    pub utc: bool,
 }
 
 impl Output {
     /// Prints one line, or several, to standard output.
     ///
     /// # Errors
-    /// Quiet if the reader went away.
+    /// Standard output cannot be written; without a message if the reader went away.
     pub(super) fn line(self, text: &str) -> Result<(), Failure> {
         self.safe_line(&terminal::shown(text, Colours::Dropped))
     }
@@ -44,7 +46,7 @@ impl Output {
         if self.quiet { Ok(()) } else { self.line(text) }
     }
 
-    /// Prints a list of things that are called `what`: only their names, the first column, if nothing else is wanted.
+    /// Prints a list of things that are called `what`: with `--quiet` only the first column, their names.
     pub(super) fn list<T>(
         self,
         what: &str,
@@ -52,24 +54,24 @@ impl Output {
         columns: &[Column<T>],
         layout: Layout,
     ) -> Result<(), Failure> {
-        let now = Timestamp::now();
+        let now = self.now();
         if self.quiet {
-            return rows.iter().try_for_each(|one| self.line(&columns[0].text(one, now)));
+            return rows.iter().try_for_each(|one| self.line(&columns[0].text(one, &now)));
         }
         if rows.is_empty() {
             self.note(&format!("No {what}."));
             return Ok(());
         }
-        self.line(&table::list(rows, columns, layout, self.width(), now))
+        self.line(&table::list(rows, columns, layout, self.width(), &now))
     }
 
     /// Asks whether something shall be done, as in `Cancel 12 jobs?`.
     ///
     /// # Errors
-    /// No, or nobody is there to say it.
+    /// The user says no, or nobody can be asked.
     pub(super) async fn confirm(self, question: &str) -> Result<(), Failure> {
         if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-            return Err(Failure::usage(format!("{question} Nobody can be asked here: give --yes")));
+            return Err(Failure::usage(format!("{question} Cannot ask here: give --yes")));
         }
         let _ = write!(io::stderr(), "{question} [y/N] ");
         let mut line = String::new();
@@ -80,7 +82,12 @@ impl Output {
         }
     }
 
-    /// Characters of a line.
+    /// What time it is, in the zone in which times are shown and typed.
+    pub(super) fn now(self) -> Zoned {
+        Zoned::now().with_time_zone(if self.utc { TimeZone::UTC } else { TimeZone::system() })
+    }
+
+    /// Width of a line, in characters.
     pub(super) fn width(self) -> usize {
         let terminal = tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
         if terminal == 0 { table::WIDTH } else { terminal }
@@ -114,8 +121,8 @@ impl Output {
         ForeignBytes { output: self, shown }
     }
 
-    /// Writes bytes to standard output as they are. Waits without blocking, so that Ctrl-C works while a pager
-    /// holds us up.
+    /// Writes bytes to standard output as they are. Waits without blocking, so that Ctrl-C works while a pager does not
+    /// read.
     pub(super) async fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = tokio::io::stdout();
         let written = async {
@@ -125,7 +132,7 @@ impl Output {
         written.await.map_err(|error| Failure::output(&error))
     }
 
-    /// Prints a remark to standard error, unless nobody wants one. A standard error that nobody reads is no reason to stop.
+    /// Prints a remark to standard error, unless `--quiet` was given. Goes on if standard error cannot be written.
     pub(super) fn note(self, text: &str) {
         if !self.quiet {
             self.error(text);
@@ -154,22 +161,25 @@ impl Output {
         io::stdout().is_terminal()
     }
 
-    /// What becomes of the colours of others on standard output: they are for a terminal, and for who wants them.
+    /// Whether colours in foreign texts reach standard output: only if it is a terminal, and NO_COLOR is not set.
     pub(super) fn colours(self) -> Colours {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         if self.is_terminal() && !no_colour { Colours::Kept } else { Colours::Dropped }
     }
 }
 
-/// The way of bytes from elsewhere to standard output.
+/// Bytes that are copied at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Writes bytes from elsewhere to standard output.
 pub(super) struct ForeignBytes {
     output: Output,
-    /// On a terminal.
+    /// Makes the bytes safe, if standard output is a terminal.
     shown: Option<ShownStream>,
 }
 
 impl ForeignBytes {
-    /// Writes the next ones.
+    /// Writes the next bytes.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         match &mut self.shown {
             None => self.output.bytes(bytes).await,
@@ -177,7 +187,25 @@ impl ForeignBytes {
         }
     }
 
-    /// Writes what was held back of the last ones.
+    /// Writes all that comes. `what` begins the error if it is cut off: `the events are`.
+    pub(super) async fn copy(
+        &mut self,
+        what: &str,
+        from: &mut (impl AsyncRead + Unpin),
+    ) -> Result<(), Failure> {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let read = from.read(&mut buffer).await;
+            let count =
+                read.map_err(|error| Failure::new(Exit::Unreachable, format!("{what} cut off: {error}")))?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.write(&buffer[..count]).await?;
+        }
+    }
+
+    /// Writes what was held back of the last bytes.
     pub(super) async fn finish(mut self) -> Result<(), Failure> {
         match &mut self.shown {
             None => Ok(()),
@@ -191,7 +219,7 @@ pub(super) async fn interrupted() -> Failure {
     Interrupts::new().next().await
 }
 
-/// Ctrl-C and termination signals since this was made: none is missed between two waits.
+/// Ctrl-C and termination signals since this was made; none is missed between two waits.
 pub(super) struct Interrupts(Vec<Signal>);
 
 impl Interrupts {

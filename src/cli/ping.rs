@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{
-    Context,
+    CliContext,
     completion::nodes,
     exit::{Exit, Failure},
 };
@@ -27,7 +27,7 @@ pub(super) struct Ping {
 }
 
 impl Ping {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let ping = Request::Ping { target: self.node.clone() };
         let mut connection = context.client.connect().await?;
         let mut exit = Exit::Success;
@@ -49,7 +49,7 @@ impl Ping {
     }
 }
 
-fn print(context: &Context, node: &str, answer: &Value) -> Result<(), Failure> {
+fn print(context: &CliContext, node: &str, answer: &Value) -> Result<(), Failure> {
     let text = |key: &str| answer[key].as_str();
     if answer["Success"] == json!(true) {
         let (from, time) = (text("From").unwrap_or(node), text("TimeStr").unwrap_or("unknown time"));
@@ -66,6 +66,6 @@ fn print(context: &Context, node: &str, answer: &Value) -> Result<(), Failure> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("{text:?} is no number of seconds");
+    let invalid = || format!("{text:?} is not a number of seconds");
     Duration::try_from_secs_f64(text.parse().map_err(|_| invalid())?).map_err(|_| invalid())
 }

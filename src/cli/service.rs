@@ -9,19 +9,19 @@ use super::DAEMON_ARGUMENT;
 use super::exit::{Exit, Failure};
 use crate::join::configuration::{CONF_D, DATA};
 use crate::join::host::{UNIT, USER};
-use crate::join::place::Account;
+use crate::join::place::DaemonAccount;
 use crate::rpc::report::finding::Finding;
 
-/// There where systemd runs as the first process.
+/// Exists where systemd runs as the first process.
 const SYSTEMD: &str = "/run/systemd/system";
 
 /// The service of this host.
-pub(super) struct Service {
+pub(super) struct HostService {
     has_systemd: bool,
     is_active: bool,
 }
 
-impl Service {
+impl HostService {
     pub(super) fn of_this_host() -> Self {
         let has_systemd = Path::new(SYSTEMD).is_dir();
         let active = || Command::new("systemctl").args(["is-active", "--quiet", UNIT]).status();
@@ -33,13 +33,13 @@ impl Service {
         self.has_systemd
     }
 
-    /// What `meshd check` finds in the configuration in place, with the rights of the daemon.
-    pub(super) fn check(&self, account: Option<Account>) -> Result<Vec<Finding>, Failure> {
+    /// What `meshd check` finds in the installed configuration, run with the rights of the daemon.
+    pub(super) fn check(&self, account: Option<DaemonAccount>) -> Result<Vec<Finding>, Failure> {
         let program = std::env::current_exe().map_err(|error| unable("meshd check", &error))?;
         let mut command = Command::new(program);
         command.args([DAEMON_ARGUMENT, "check", "--json"]).args(self.is_active.then_some("--running"));
         command.args(["--config-dir", CONF_D]).env("HOME", DATA);
-        if let Some(Account { user, group }) = account {
+        if let Some(DaemonAccount { user, group }) = account {
             command.uid(user).gid(group);
         }
         let ended = command.output().map_err(|error| unable("meshd check", &error))?;
@@ -49,13 +49,14 @@ impl Service {
         })
     }
 
-    /// Starts the service now and at each boot; restarts it if `restarts`. Jobs go on meanwhile.
+    /// Starts the service now and at each boot; restarts it if `restarts`, while jobs go on. With `units`, systemd
+    /// first reads its unit files again.
     pub(super) fn start(&self, restarts: bool, units: bool, runs_jobs: bool) -> Result<(), Failure> {
         if units {
             systemctl(&["daemon-reload"])?;
         }
         if runs_jobs {
-            // Its file is in place: without logind nothing more is to be done.
+            // The file that enables it is in place, so a host without logind needs nothing more.
             let _no_logind = Command::new("loginctl").args(["enable-linger", USER]).output();
         }
         systemctl(&["enable", "--quiet", UNIT])?;

@@ -1,5 +1,5 @@
-//! Looks at a node again and again: its mesh, and its controller where it has one. Owns what is asked for that, and that
-//! nothing else is asked of a node that has no controller.
+//! Looks at a node again and again: at its mesh, and at its controller if it has one. Owns which requests that takes,
+//! and that a node without a controller gets no requests for one.
 
 use std::cmp::Reverse;
 
@@ -16,18 +16,18 @@ use crate::rpc::{CallError, Client};
 /// Sections to read besides those that events are made of.
 const MORE: [Section; 2] = [Section::Version, Section::Links];
 
-/// Somebody who looks.
-pub(super) struct Watcher<'a> {
+/// Takes snapshots of one node, and remembers whether it has a controller.
+pub(super) struct SnapshotWatcher<'a> {
     client: &'a Client,
     has_no_controller: bool,
 }
 
-impl<'a> Watcher<'a> {
+impl<'a> SnapshotWatcher<'a> {
     pub(super) fn new(client: &'a Client) -> Self {
         Self { client, has_no_controller: false }
     }
 
-    /// How everything stands now. What a controller does not answer is missing.
+    /// Takes a snapshot. What a controller does not answer is missing in it.
     ///
     /// # Errors
     /// The node does not answer.
@@ -44,14 +44,16 @@ impl<'a> Watcher<'a> {
         match ping.ask(self.client).await {
             Ok(answer) => snapshot.controller = Some(answer.report),
             Err(error) => {
-                // A node that is no control node refuses every operation, and one of receptor knows none.
+                // A node that is no control node refuses every operation, and a receptor node knows no operations.
                 self.has_no_controller =
                     !error.is_temporary() && error.code().is_none_or(|code| code == OperationCode::Refused);
                 return Ok(snapshot);
             }
         }
         snapshot.instances = instances.ask(self.client).await.ok().and_then(|answer| answer.report.instances);
-        // The newest ones, and those that have not ended, however old they are.
+        let enrolment = operation::list_enrolment(Nothing {}).ask(self.client).await;
+        snapshot.enrolment = enrolment.ok().map(|answer| answer.report).filter(|report| report.authority);
+        // The newest jobs, then those that have not ended, however old they are.
         for state in [Vec::new(), JobState::ALL.into_iter().filter(|state| !state.is_final()).collect()] {
             let jobs = JobFilter { state, limit: Some(Snapshot::JOBS), ..JobFilter::default() };
             let Ok(answer) = operation::list_jobs(jobs).ask(self.client).await else { return Ok(snapshot) };

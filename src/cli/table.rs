@@ -1,22 +1,24 @@
-//! What people read of lists and of single things: columns under headings, keys beside values. A column is a function of a
+//! Lays out lists and single things for people: columns under headings, keys beside values. A column is a function of a
 //! type. Owns spacing, what is left out, and what is cut so that a line fits; no borders, no colours.
 
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Row, Table, presets};
-use jiff::Timestamp;
+use jiff::Zoned;
 
 use super::terminal::one_line;
 
-/// A line where nobody says how wide it is.
+/// Width of a line if no terminal tells it.
 pub(super) const WIDTH: usize = 80;
-/// To what a column is cut before another one is left out.
+/// Width to which columns are cut before one is left out.
 const LEAST: usize = 12;
+/// The same for a column that says why, of which so much is worth more than the last [`ShownIn::Telling`] column.
+const LEAST_SAID: usize = 40;
 const GAP: usize = 2;
 
 /// How a list is printed.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(super) struct Layout {
-    /// Print all columns, and whole texts
+    /// Format of the list; wide prints all columns and complete texts
     #[arg(long = "output", short = 'o', value_name = "FORMAT", value_enum)]
     format: Option<Format>,
 }
@@ -29,19 +31,20 @@ enum Format {
 /// Where a column stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShownIn {
-    /// In each list.
+    /// In every list.
     Always,
-    /// In a list unless it is empty, also if all lines say the same there.
+    /// In a list where it is not empty, even if it is the same in all lines.
     Said,
-    /// In a list whose lines do not all say the same there. The last ones are left out first if there is no room.
+    /// In a list whose lines differ in it, or that has only one line. If there is no room, the last of these columns is
+    /// left out first.
     Telling,
-    /// In a list of which all is wanted.
+    /// In wide lists only.
     Wide,
     /// Where one thing is shown alone.
     Alone,
 }
 
-/// A column of a list of `T`, or a line of what is shown of one.
+/// A column of a list of `T`, or a line where one `T` is shown.
 pub(super) struct Column<T> {
     heading: &'static str,
     place: ShownIn,
@@ -50,8 +53,8 @@ pub(super) struct Column<T> {
     cell: Cell<T>,
 }
 
-/// The text of a column, at a time.
-type Cell<T> = fn(&T, Timestamp) -> String;
+/// Returns a column's text for one thing, as of this time.
+type Cell<T> = fn(&T, &Zoned) -> String;
 
 /// A column of each list.
 pub(super) const fn always<T>(heading: &'static str, cell: Cell<T>) -> Column<T> {
@@ -73,19 +76,19 @@ pub(super) const fn wide<T>(heading: &'static str, cell: Cell<T>) -> Column<T> {
     Column { heading, place: ShownIn::Wide, is_of_lists: false, cell }
 }
 
-/// A line of what is shown of one thing.
+/// A line where one thing is shown alone.
 pub(super) const fn alone<T>(heading: &'static str, cell: Cell<T>) -> Column<T> {
     Column { heading, place: ShownIn::Alone, is_of_lists: false, cell }
 }
 
-/// The same column, but not where one thing is shown.
+/// The same column, but only in lists.
 pub(super) const fn of_lists<T>(column: Column<T>) -> Column<T> {
     Column { is_of_lists: true, ..column }
 }
 
 impl<T> Column<T> {
-    /// What stands in it.
-    pub(super) fn text(&self, one: &T, now: Timestamp) -> String {
+    /// Its text for one thing.
+    pub(super) fn text(&self, one: &T, now: &Zoned) -> String {
         (self.cell)(one, now)
     }
 }
@@ -96,7 +99,7 @@ pub(super) fn list<T>(
     columns: &[Column<T>],
     layout: Layout,
     width: usize,
-    now: Timestamp,
+    now: &Zoned,
 ) -> String {
     let is_wide = layout.format == Some(Format::Wide);
     let cells = |column: &Column<T>| rows.iter().map(|one| line(&column.text(one, now))).collect::<Vec<_>>();
@@ -109,8 +112,9 @@ pub(super) fn list<T>(
             ShownIn::Telling => is_telling(cells),
             ShownIn::Wide | ShownIn::Alone => false,
         });
-        while !fit(&mut shown, width) {
+        while !fit(&mut shown, width, LEAST_SAID) {
             let Some(last) = shown.iter().rposition(|(_, place, _)| *place == ShownIn::Telling) else {
+                fit(&mut shown, width, LEAST);
                 break;
             };
             shown.remove(last);
@@ -120,14 +124,15 @@ pub(super) fn list<T>(
     render(shown.iter().map(|(heading, ..)| *heading).collect::<Vec<_>>(), (0..rows.len()).map(row))
 }
 
-/// Whether a column says something: of one thing whatever there is, of several what differs.
+/// Whether a column is worth showing: it is not empty, and its lines differ if there are several.
 fn is_telling(cells: &[String]) -> bool {
     let differs = cells.len() == 1 || cells.iter().any(|cell| *cell != cells[0]);
     differs && cells.iter().any(|cell| !cell.is_empty())
 }
 
-/// Cuts the widest columns until a line fits; false if that is not enough. The first column is what one types again.
-fn fit(columns: &mut [(&str, ShownIn, Vec<String>)], width: usize) -> bool {
+/// Cuts the widest columns until a line fits; false if that is not enough. The first column is never cut, because the
+/// user types its text again. One that says why keeps `least_said`.
+fn fit(columns: &mut [(&str, ShownIn, Vec<String>)], width: usize, least_said: usize) -> bool {
     let length = |text: &str| text.chars().count();
     let widest = |(heading, _, cells): &(&str, ShownIn, Vec<String>)| {
         cells.iter().map(|cell| length(cell)).chain([length(heading)]).max().unwrap_or(0)
@@ -135,8 +140,13 @@ fn fit(columns: &mut [(&str, ShownIn, Vec<String>)], width: usize) -> bool {
     let mut widths: Vec<usize> = columns.iter().map(widest).collect();
     let room = width.saturating_sub(GAP * columns.len().saturating_sub(1));
     while widths.iter().sum::<usize>() > room {
-        let most = widths.iter_mut().skip(1).rev().max_by_key(|width| **width);
-        let Some(most) = most.filter(|width| **width > LEAST) else { return false };
+        let places = columns.iter().map(|(_, place, _)| *place);
+        let all = widths.iter_mut().zip(places).skip(1).rev();
+        let may_be_cut = all.filter(|(width, place)| match place {
+            ShownIn::Said => **width > least_said,
+            _ => **width > LEAST,
+        });
+        let Some((most, _)) = may_be_cut.max_by_key(|(width, _)| **width) else { return false };
         *most -= 1;
     }
     for ((.., cells), width) in columns.iter_mut().zip(widths) {
@@ -152,8 +162,8 @@ fn line(text: &str) -> String {
     text.lines().next().unwrap_or_default().replace('\t', " ")
 }
 
-/// What is to say of one thing: keys and values, without those that are empty.
-pub(super) fn fields<T>(one: &T, columns: &[Column<T>], now: Timestamp) -> Vec<[String; 2]> {
+/// Keys and values of one thing, without those that are empty.
+pub(super) fn fields<T>(one: &T, columns: &[Column<T>], now: &Zoned) -> Vec<[String; 2]> {
     let here = columns.iter().filter(|column| !column.is_of_lists);
     let all = here.map(|column| [column.heading.to_lowercase(), column.text(one, now)]);
     all.filter(|[_, value]| !value.is_empty()).collect()
@@ -169,7 +179,7 @@ pub(super) fn described(fields: Vec<[String; 2]>) -> String {
     render(["", ""], lines).trim_start_matches('\n').to_owned()
 }
 
-/// Lays `rows` out under `headings`; two spaces between columns, none at the ends of lines. Each is one line.
+/// Lays `rows` out under `headings`; two spaces between columns, none at the ends of lines. Each row is one line.
 pub(super) fn render(
     headings: impl Into<Row>,
     rows: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<str>>>,
@@ -177,14 +187,14 @@ pub(super) fn render(
     lay_out(Table::new().set_content_arrangement(ContentArrangement::Disabled), headings, rows)
 }
 
-/// The same, where texts go on in the next line if a line is full.
+/// As [`render`], but a text that fills its line goes on in the next one.
 pub(super) fn wrapped(
     headings: impl Into<Row>,
     rows: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<str>>>,
     width: usize,
 ) -> String {
     let mut table = Table::new();
-    // A gap stands behind the last column, too.
+    // A gap follows the last column, too.
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width((width + GAP) as u16);
     lay_out(&mut table, headings, rows)
 }
@@ -194,7 +204,7 @@ fn lay_out(
     headings: impl Into<Row>,
     rows: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<str>>>,
 ) -> String {
-    // Whoever wrote a cell makes no row of it.
+    // A line break in a foreign text must not look like a row.
     let rows =
         rows.into_iter().map(|row| row.into_iter().map(|cell| one_line(cell.as_ref())).collect::<Vec<_>>());
     table.load_style(presets::NOTHING).set_header(headings).add_rows(rows);
@@ -221,7 +231,7 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// So many things: `1 job`, `2 jobs`.
+/// A number of things: `1 job`, `2 jobs`.
 pub(super) fn count(number: impl TryInto<u64>, what: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -232,12 +242,12 @@ pub(super) fn yes(is_so: bool) -> String {
     if is_so { "yes" } else { "no" }.to_owned()
 }
 
-/// A text that may be missing.
+/// A text; empty if it is missing.
 pub(super) fn given(text: &Option<String>) -> String {
     text.clone().unwrap_or_default()
 }
 
-/// A number that says nothing at 0.
+/// A number; empty if it is 0.
 pub(super) fn above_zero(number: impl Into<u64>) -> String {
     match number.into() {
         0 => String::new(),
@@ -261,7 +271,7 @@ mod tests {
     ];
 
     fn shown(rows: &[Job], layout: Option<Format>, width: usize) -> String {
-        list(rows, COLUMNS, Layout { format: layout }, width, Timestamp::UNIX_EPOCH)
+        list(rows, COLUMNS, Layout { format: layout }, width, &Zoned::default())
     }
 
     #[test]
@@ -291,20 +301,23 @@ mod tests {
         let why = "a host failed, and then another one failed";
         let rows = [(1, "failed", why, "a-node-with-a-name"), (2, "ok", "\tb\nc", "e2")];
         let expected = "\
-ID  STATE   WHY                NODE
-1   failed  a host failed, a…  a-node-with-a-name
-2   ok       b                 e2";
-        assert_eq!(shown(&rows, None, 49), expected);
+ID  STATE   WHY                                       NODE
+1   failed  a host failed, and then another one fai…  a-node-with-a-n…
+2   ok       b                                        e2";
+        assert_eq!(shown(&rows, None, 70), expected);
+        // Why something failed is worth more than where.
+        let said = "ID  STATE   WHY\n1   failed  a host failed, and then another one …\n2   ok       b";
+        assert_eq!(shown(&rows, None, 49), said);
         let least = "ID  STATE   WHY\n1   failed  a host faile…\n2   ok       b";
         assert_eq!(shown(&rows, None, 25), least);
         assert!(shown(&rows, Some(Format::Wide), 10).contains(why));
-        // What has to be there is there.
+        // Required columns stay, even if they do not fit.
         assert!(shown(&rows, None, 1).starts_with("ID  STATE   WHY"));
     }
 
     #[test]
     fn one_thing_is_keys_and_values() {
-        let fields = fields(&(4, "failed", "a\nb", ""), COLUMNS, Timestamp::UNIX_EPOCH);
+        let fields = fields(&(4, "failed", "a\nb", ""), COLUMNS, &Zoned::default());
         assert_eq!(described(fields), "id     4\nstate  failed\nwhy    a\n       b\ntwice  8");
     }
 

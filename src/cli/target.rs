@@ -1,5 +1,5 @@
-//! Which node to talk to: the options in front of the command, their environment variables, and the places to look
-//! when nothing was said.
+//! Which node to talk to: the options in front of the command, their environment variables, and the usual places if
+//! none is given.
 
 use std::{
     io,
@@ -20,7 +20,8 @@ use crate::tls::{ClientOptions, ClientProfile, Files};
 /// Options about the node's control socket.
 #[derive(Debug, Args)]
 pub(super) struct Target {
-    /// Control socket: a path, unix:PATH, tcp://HOST:PORT or tls://HOST:PORT [default: the first of the usual places that exists]
+    /// Control socket: a path, unix:PATH, tcp://HOST:PORT or tls://HOST:PORT [default: the first usual path that
+    /// exists]
     #[arg(long, env = "RECEPTORCTL_SOCKET", value_name = "ADDRESS", add = sockets())]
     socket: Option<String>,
 
@@ -50,7 +51,7 @@ pub(super) struct Target {
         value_parser = BoolishValueParser::new(), default_value = "false")]
     insecureskipverify: bool,
 
-    /// How long to wait for an answer [default: 30; to cancel and release: for as long as a unit's processes take to end]
+    /// How long to wait for an answer [default: 30; for cancel and release: until the unit's processes have ended]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
 }
@@ -111,22 +112,22 @@ impl Target {
 fn profile_in(file: &Path, name: &str, node_profiles: NodeProfiles) -> Result<ClientOptions, Failure> {
     let failed = |text: String| Failure::new(Exit::Failed, text);
     let (_, clients) = node_profiles(file).map_err(failed)?;
-    let missing = || failed(format!("{}: it holds no tls-client {name}", file.display()));
+    let missing = || failed(format!("{}: there is no tls-client {name} in it", file.display()));
     clients.into_iter().find(|client| client.name == name).ok_or_else(missing)
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("{text:?} is no number of seconds above 0");
+    let invalid = || format!("{text:?} is not a number of seconds above 0");
     let number: f64 = text.parse().map_err(|_| invalid())?;
     if number > 0.0 { Duration::try_from_secs_f64(number).map_err(|_| invalid()) } else { Err(invalid()) }
 }
 
-/// The first of the places where there is a socket, and whether it is the one that everybody expects: that of meshd, and
-/// there is no other.
+/// The first of the places that has a socket, and whether the choice is obvious: it is the first place, meshd's, and no
+/// other place has a socket.
 pub(super) fn usual_socket(places: &[&str]) -> Result<(Endpoint, bool), Failure> {
     let there = |path: &&&str| match std::fs::metadata(path) {
         Ok(_) => true,
-        // One that may not be looked at is reported when it is dialled.
+        // A socket that may not be examined is reported when it is dialled.
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
     };
     let mut found = places.iter().filter(there);

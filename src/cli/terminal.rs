@@ -1,12 +1,12 @@
-//! What texts from elsewhere may do to a terminal: names, explanations, errors of other nodes, what jobs print. Colours
-//! pass where they are wanted; whatever else could command the terminal or reorder what is read is shown as a replacement
-//! character. It does not know who wrote a text.
+//! Makes texts from elsewhere safe for a terminal: names, explanations, errors of other nodes, output of jobs. Colours
+//! pass if they are wanted; every other character that could command the terminal or reorder text is shown as a
+//! replacement character. Does not know who wrote a text.
 
 use std::fmt::Write as _;
 
 use crate::os::terminal::is_command;
 
-/// Bytes of the longest sequence that sets colours; longer ones are none.
+/// Most bytes of a sequence that sets colours; longer sequences do not count as such.
 const LONGEST_SGR: usize = 64;
 const ESCAPE: char = '\u{1b}';
 
@@ -19,7 +19,7 @@ pub(super) enum Colours {
     Dropped,
 }
 
-/// A text as a terminal may have it.
+/// A text, made safe for a terminal.
 pub(super) fn shown(text: &str, colours: Colours) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
@@ -43,17 +43,17 @@ pub(super) fn shown(text: &str, colours: Colours) -> String {
     safe
 }
 
-/// A text in one line, for places where a further line would pass for one of ours.
+/// A text in one line, for places where a second line would look like one of ours.
 pub(super) fn one_line(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// A line of JSON that means the same, and that a terminal may have.
+/// JSON with the same meaning, made safe for a terminal.
 pub(super) fn shown_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         if is_command(c) {
-            // Only within strings: what JSON has between them are blanks and ends of lines.
+            // The character is in a string, because JSON allows no such character outside one.
             let _never_fails = write!(safe, "\\u{:04x}", u32::from(c));
         } else {
             safe.push(c);
@@ -66,7 +66,7 @@ pub(super) fn shown_json(json: &str) -> String {
 enum Sgr {
     /// A sequence that sets colours, of that many bytes.
     Whole(usize),
-    /// What may become one.
+    /// The beginning of such a sequence.
     Begun,
     None,
 }
@@ -82,11 +82,11 @@ fn sgr(text: &[u8]) -> Sgr {
     if text.len() < LONGEST_SGR { Sgr::Begun } else { Sgr::None }
 }
 
-/// The same for bytes that come in pieces, which are read as UTF-8.
+/// Makes bytes that come in pieces safe, as [`shown`] does; reads them as UTF-8.
 #[derive(Debug)]
 pub(super) struct ShownStream {
     colours: Colours,
-    /// What may go on in the next piece.
+    /// A sequence or character that may go on in the next piece.
     begun: Vec<u8>,
 }
 
@@ -108,7 +108,7 @@ impl ShownStream {
     }
 }
 
-/// How much of the bytes does not depend on those to come.
+/// How many of the bytes can be shown without knowing those to come.
 fn whole(bytes: &[u8]) -> usize {
     let last = bytes.len().saturating_sub(LONGEST_SGR);
     let escape = bytes[last..].iter().rposition(|byte| *byte == 0x1b).map(|at| last + at);

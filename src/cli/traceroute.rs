@@ -1,10 +1,10 @@
-//! `meshctl traceroute`: the nodes on the way to another, as pings of growing reach.
+//! `meshctl traceroute`: shows the nodes on the way to another one, by pings of growing reach.
 
 use clap::Args;
 use serde_json::Value;
 
 use super::{
-    Context,
+    CliContext,
     completion::nodes,
     exit::{Exit, Failure},
 };
@@ -19,7 +19,7 @@ pub(super) struct Traceroute {
 }
 
 impl Traceroute {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let answer = context.client.command(&Request::Traceroute { target: self.node }).await?;
         let hops = hops(&answer)?;
         if context.output.json {
@@ -46,7 +46,7 @@ pub(super) fn hops(answer: &Value) -> Result<Vec<(u32, &Value)>, CallError> {
     Ok(hops)
 }
 
-fn print(context: &Context, number: u32, hop: &Value) -> Result<(), Failure> {
+fn print(context: &CliContext, number: u32, hop: &Value) -> Result<(), Failure> {
     let text = |key: &str| hop[key].as_str().unwrap_or_default();
     match hop["Error"].as_str() {
         None => context.output.line(&format!("{number}: {} in {}", text("From"), text("TimeStr"))),

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{
-    Context,
+    CliContext,
     exit::{Exit, Failure},
 };
 use crate::rpc::request::Request;
@@ -12,11 +12,11 @@ use crate::rpc::request::Request;
 const OURS: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, Args)]
-pub(super) struct Version {}
+pub(super) struct VersionCommand {}
 
-impl Version {
-    /// Prints our version even when there is no node, and then fails for the node's sake.
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+impl VersionCommand {
+    /// Prints our version even if no node answers, and then fails because the node's version is unknown.
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let asked = Request::Status { fields: Some(vec!["Version".to_owned()]) };
         let answer = context.client.command(&asked).await;
         let node = answer.as_ref().ok().and_then(|answer| answer["Version"].as_str());

@@ -1,4 +1,4 @@
-//! Asking again every so often, for what comes about without telling us.
+//! Asks again at intervals, for changes that the node does not report by itself.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! `meshctl web`: who may use the page and its API. Owns what is asked and printed. The file of tokens is `tls`'s; a
-//! running node reads it with each request.
+//! `meshctl web`: who may use the page and its API. Owns the arguments and what is printed. `tls` owns the file of
+//! tokens, which a running node reads with each request.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ const COLUMNS: &[Column<AccessToken>] =
 
 #[derive(Debug, Subcommand)]
 pub(super) enum WebVerb {
-    /// Tokens with which browsers and programs sign in
+    /// Manage the tokens with which browsers and programs sign in
     Token {
         #[command(subcommand)]
         verb: TokenVerb,
@@ -32,29 +32,29 @@ pub(super) enum WebVerb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenVerb {
-    /// Make one, which is shown this once
+    /// Make a token; it is shown only this once
     Add {
-        /// Whose it is: what it does stands under this name in the audit
+        /// Name of the token, under which the audit records what is done with it
         name: String,
-        /// What it allows, if the directive web allows as much: read, operate or admin
+        /// What the token allows, as far as the directive web allows it: read, operate or admin
         #[arg(long, default_value = "read", value_parser = level)]
         level: AccessLevel,
     },
-    /// List them, without what is secret
+    /// List tokens, without the secrets
     List {
         #[command(flatten)]
         layout: Layout,
     },
-    /// Remove one, and end the sessions that were begun with it
+    /// Remove a token, and end the sessions that were begun with it
     Remove {
-        /// Its name
+        /// Name of the token
         name: String,
     },
 }
 
 fn level(text: &str) -> Result<AccessLevel, String> {
     let level = text.parse().ok().filter(|level| *level != AccessLevel::None);
-    level.ok_or_else(|| "it is read, operate or admin".to_owned())
+    level.ok_or_else(|| "it must be read, operate or admin".to_owned())
 }
 
 impl WebVerb {
@@ -67,13 +67,16 @@ impl WebVerb {
         if let (TokenVerb::Add { level, .. }, Some(own)) = (&verb, &own) {
             match &own.config().web {
                 None => {
-                    output.note("Nothing reads it yet: the configuration of this node has no directive web")
+                    output.note("No page uses it yet: the configuration of this node has no directive web")
                 }
                 Some(_) if named != file => {
-                    output.note(&format!("The page of this node does not read it, but {}", named.display()));
+                    output.note(&format!(
+                        "The page of this node does not use this file, but {}",
+                        named.display()
+                    ));
                 }
                 Some(web) if web.allow < *level => output.note(&format!(
-                    "With it the page allows {}: more needs `allow: {level}` in the directive web",
+                    "With it the page allows only {}: for more, set `allow: {level}` in the directive web",
                     web.allow
                 )),
                 Some(_) => {}
@@ -91,7 +94,7 @@ impl TokenVerb {
             Self::Add { name, level } => {
                 let is_new = !file.exists();
                 let token = tokens.add(&name, level).map_err(failed)?;
-                // The daemon reads it, and nobody else does. Only root can give a file away.
+                // The file becomes the daemon's, because nobody else reads it. This fails unless root runs it.
                 if let (true, Ok(Some(daemon))) = (is_new, host::account(Path::new("/"))) {
                     let _kept = std::os::unix::fs::chown(&file, Some(daemon.user), Some(daemon.group));
                 }

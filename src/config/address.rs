@@ -1,6 +1,6 @@
-//! Addresses as configured: host and port, URL of a WebSocket, IP network.
+//! Addresses as configured: a host and port, the URL of a WebSocket, an IP network.
 //!
-//! Owns splitting, checking and printing. Host names are not looked up here: they may not resolve yet when
+//! Owns splitting, checking and printing. Host names are not looked up here, because they may not resolve yet when
 //! the configuration is read.
 
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct HostPort {
 }
 
 impl fmt::Display for HostPort {
-    /// As it can be dialled: an IPv6 address stands in brackets.
+    /// As it can be dialled: an IPv6 address is in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -29,7 +29,7 @@ impl fmt::Display for HostPort {
 }
 
 impl HostPort {
-    /// Reads `host:port` or `[ipv6]:port` to connect to; `:port` is one of this machine.
+    /// Reads `host:port` or `[ipv6]:port` to connect to; `:port` means this machine.
     pub(super) fn to_dial(text: &str) -> Result<Self, &'static str> {
         const WANTED: &str =
             "an address is host:port, such as 192.0.2.1:2222, [2001:db8::1]:2222 or name:2222";
@@ -47,13 +47,13 @@ impl HostPort {
         }
     }
 
-    /// Whether only this machine reaches it.
+    /// Whether only this machine can reach it.
     pub fn is_loopback(&self) -> bool {
         let address: Option<IpAddr> = self.host.parse().ok();
         address.map_or(self.host == THIS_MACHINE, |address| address.is_loopback())
     }
 
-    /// Reads what to listen on: `port`, `:port` or `host:port`.
+    /// Reads an address to listen on: `port`, `:port` or `host:port`.
     pub(super) fn to_listen(text: &str) -> Result<Self, &'static str> {
         match text.rsplit_once(':') {
             None => Ok(Self { host: ANY.to_owned(), port: parse_port(text)? }),
@@ -75,7 +75,7 @@ pub(super) fn bind_host(text: &str) -> Result<String, &'static str> {
 }
 
 fn parse_port(text: &str) -> Result<u16, &'static str> {
-    // The standard library would take a sign.
+    // The standard library would accept a sign.
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits).ok_or("a port is 0 to 65535")
 }
@@ -96,7 +96,7 @@ fn check_host(host: &str) -> Result<String, &'static str> {
 pub struct WsUrl {
     /// True for `wss`.
     pub secure: bool,
-    /// Where it listens; without a port in the URL, 80 or 443.
+    /// The server's address; without a port in the URL, the port is 80 or 443.
     pub server: HostPort,
     /// Path and query, beginning with a slash.
     pub path: String,
@@ -109,7 +109,7 @@ impl fmt::Display for WsUrl {
 }
 
 impl WsUrl {
-    /// Reads `ws://host[:port][/path]`. Without a scheme, as controllers write it, a TLS profile decides.
+    /// Reads `ws://host[:port][/path]`. Controllers write no scheme; `has_tls` then decides.
     pub(super) fn parse(text: &str, has_tls: bool) -> Result<Self, &'static str> {
         const WANTED: &str = "an address is a URL such as ws://host:port/path or wss://host/path";
         let (scheme, rest) = text.split_once("://").unwrap_or((if has_tls { "wss" } else { "ws" }, text));
@@ -135,7 +135,7 @@ impl WsUrl {
     }
 }
 
-/// Reads an IP network; bits behind the prefix are set to 0.
+/// Reads an IP network; bits after the prefix are set to 0.
 pub(super) fn network(text: &str) -> Result<IpNet, &'static str> {
     let network: IpNet = text.parse().map_err(|_| "a network is address/bits, such as 10.0.0.0/30")?;
     Ok(network.trunc())

@@ -1,29 +1,30 @@
-//! Reads a command line, and the files that it names, into directives in their order.
+//! Reads a command line, and the files that it names, into directives in order.
 //!
-//! Owns the notation of the command line: a dash begins a directive, what follows are its parameters, files and
-//! directories of configuration may stand anywhere between. Owns the access to configuration files too: which files of
-//! a directory count, and how large one may be. It refuses to know what is in them.
+//! Owns the notation of the command line: a dash begins a directive, its parameters follow, and files and
+//! directories of configuration may stand anywhere between directives. Also owns the access to configuration files:
+//! which files of a directory count, and how large a file may be. It refuses to know what is in them.
 
 use std::fs::{File, metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use super::directives;
 use super::error::{Location, Report, Source};
 use super::item::Item;
 use super::value::Located;
 use super::yaml;
 
-/// No configuration is larger, in bytes; a device or a log given by mistake would be.
+/// The most bytes of a configuration file: more is a device or a log given by mistake.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
 
 /// The directives of a command line, and the files that they were read from.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) items: Vec<Item>,
-    /// All files, in their order.
+    /// All files, in order.
     pub(super) files: Vec<PathBuf>,
-    /// Those in version 2, whose changes count at once.
+    /// The files in version 2, whose changes take effect at once.
     pub(super) watched: Vec<PathBuf>,
 }
 
@@ -46,10 +47,16 @@ pub(super) fn read(args: &[String], report: &mut Report) -> Reading {
     parser.reading
 }
 
+/// Reads a file, or a directory of files.
+pub(super) fn read_path(path: &Path, report: &mut Report) -> Reading {
+    let option = if path.is_dir() { "--config-dir" } else { "--config" };
+    read(&[option.to_owned(), path.display().to_string()], report)
+}
+
 /// The option that the next argument without a dash belongs to.
 enum Expecting {
     Nothing,
-    /// A directive; none if its name is unknown.
+    /// A parameter of this directive; `None` if the directive's name is unknown.
     Parameter(Option<Item>),
     Path(u64, String, PathOption),
 }
@@ -78,7 +85,7 @@ impl Parser<'_> {
             "config-dir" => PathOption::Directory,
             "config-v2" => PathOption::Version2,
             _ => {
-                let item = Item::begin(option, Source::CommandLine.at(position), self.report);
+                let item = directives::begin(option, Source::CommandLine.at(position), self.report);
                 self.expecting = Expecting::Parameter(item);
                 return;
             }
@@ -104,7 +111,7 @@ impl Parser<'_> {
                 self.path(position, Path::new(arg), origin);
             }
             Expecting::Nothing => {
-                let fault = format!("{arg:?} belongs to no directive: write `--directive {arg}`");
+                let fault = format!("{arg:?} comes before any directive: write `--directive {arg}`");
                 self.report.error(Source::CommandLine.at(position), fault);
             }
         }
@@ -161,7 +168,7 @@ fn contents(path: &Path) -> Result<String, String> {
     let size = file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
     if size as u64 > MAX_FILE {
         let path = path.display();
-        return Err(format!("{path} is larger than {MAX_FILE} bytes, which is no configuration file"));
+        return Err(format!("{path} is larger than {MAX_FILE} bytes, so it is not a configuration file"));
     }
     Ok(text)
 }
@@ -170,7 +177,7 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}", path.display())
 }
 
-/// The `*.yml` and `*.yaml` files of a directory, hidden ones excepted, sorted by name.
+/// The `*.yml` and `*.yaml` files of a directory, without hidden ones, sorted by name.
 fn listing(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
     let entries = entries.map_err(|error| unreadable(directory, &error))?;
@@ -183,11 +190,11 @@ fn listing(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Whether a file of a directory counts.
-pub(super) fn is_configuration(path: &Path) -> bool {
+/// Whether this file of a directory is part of the configuration.
+pub fn is_configuration(path: &Path) -> bool {
     let named = path.extension().is_some_and(|extension| extension == "yml" || extension == "yaml");
     let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    // Whoever opens a pipe waits for its other end.
+    // Opening a pipe would wait for its other end.
     let is_pipe = metadata(path).is_ok_and(|meta| meta.file_type().is_fifo());
     named && !hidden && !path.is_dir() && !is_pipe
 }

@@ -1,26 +1,29 @@
 //! Errors and warnings about a configuration, and their locations.
 //!
-//! Owns the locations (file and line, or argument of the command line), the report that collects all errors, and the
-//! words that several checks share. An error says where, which directive and parameter, what was given and what is
-//! allowed. It refuses to know how files are read and what a setting is for.
+//! Owns the locations (file and line, or argument of the command line), the report that collects all errors, and
+//! the texts that several checks share. An error says where it is, which directive and parameter it concerns, what
+//! was given and what is allowed. It refuses to know how files are read and what a setting is for.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::yaml::nearest;
+pub(super) use crate::yaml::shown;
+
 /// The origin of a piece of configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A file, as it was named.
+    /// A file, by the name that was given.
     File(Arc<Path>),
     /// The command line.
     CommandLine,
-    /// Nothing: a default, or the configuration as a whole.
+    /// No source: a default, or the configuration as a whole.
     Implicit,
 }
 
 impl Source {
-    /// A line of the file, or an argument of the command line.
+    /// The location of a line of the file, or of an argument of the command line.
     pub(super) fn at(&self, position: u64) -> Location {
         Location { source: self.clone(), position }
     }
@@ -29,7 +32,7 @@ impl Source {
 /// Where a piece of configuration was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// In what.
+    /// The file or command line.
     pub source: Source,
     /// The line or argument, counted from 1; 0 is the source as a whole.
     pub position: u64,
@@ -46,12 +49,12 @@ impl fmt::Display for Location {
     }
 }
 
-/// The errors and warnings found so far; reading goes on after an error, to find them all at once.
+/// The errors and warnings found so far. Reading goes on after an error, to find all errors at once.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<Warning>,
-    /// Items of a file that are a name and no more.
+    /// Items of a file that are only a name.
     pub(super) bare_words: Vec<(Location, String)>,
 }
 
@@ -68,7 +71,7 @@ impl Report {
     /// The warnings, unless there is an error.
     ///
     /// # Errors
-    /// All that were found, in the order a person reads: the command line, then file by file as first mentioned.
+    /// All errors found, in reading order: first the command line, then each file in the order of first mention.
     pub(super) fn finish(self) -> Result<Vec<Warning>, ConfigErrors> {
         let mut errors = self.errors;
         if errors.is_empty() {
@@ -90,22 +93,22 @@ impl Report {
     }
 }
 
-/// The words for a value of another type.
+/// The text for a value of another type.
 pub(super) fn wrong_type(given: &str, wanted: &str) -> String {
     format!("{given} is not {wanted}")
 }
 
-/// The words for a value of the right type that is not allowed.
+/// The text for a value of the right type that is not allowed.
 pub(super) fn invalid(given: &str, reason: &str) -> String {
     format!("{given} is not allowed: {reason}")
 }
 
-/// The words for an unknown parameter, among those that are known.
+/// The text for an unknown parameter, with a hint at the known ones.
 pub(super) fn unknown_parameter(name: &str, known: &[&str]) -> String {
     format!("unknown parameter `{}`: {}", shown(name), hint(name, known))
 }
 
-/// Help for a wrong name: the nearest right one, else all of them unless they are many.
+/// Help with a wrong name: the nearest right name, else all of them unless they are many.
 pub(super) fn hint(given: &str, known: &[&str]) -> String {
     match nearest(given, known) {
         Some(name) => format!("did you mean `{name}`?"),
@@ -114,31 +117,12 @@ pub(super) fn hint(given: &str, known: &[&str]) -> String {
     }
 }
 
-/// All right names.
+/// The text that lists all right names.
 pub(super) fn list(names: &[&str]) -> String {
     if names.is_empty() { "there are none".to_owned() } else { format!("there are {}", names.join(", ")) }
 }
 
-/// The known name closest to the given one, if it is close enough to be a typing error.
-pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
-    // Names are short; a long text is no typing error, and the distance is quadratic in its length.
-    if given.len() > 64 {
-        return None;
-    }
-    let given = given.to_lowercase().replace('_', "-");
-    let allowed = (given.chars().count() / 3).clamp(1, 3);
-    let near = known.iter().map(|name| (strsim::osa_distance(&given, name), *name));
-    near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, name)| name)
-}
-
-/// A name as a message shows it: shortened, and without control characters.
-pub(super) fn shown(name: &str) -> String {
-    const SHOWN: usize = 80;
-    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
-    name.chars().take(SHOWN).map(escaped).collect()
-}
-
-/// One thing that is wrong, and where.
+/// One fault, and where it is.
 #[derive(Debug)]
 pub struct ConfigError {
     /// Where it was written.
@@ -152,7 +136,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// What is wrong, without the place.
+    /// The fault with its directive and parameter, but without the location.
     pub fn what(&self) -> String {
         let names = [self.directive, self.parameter].into_iter().flatten().map(|name| format!("{name}: "));
         names.collect::<String>() + &self.fault
@@ -167,12 +151,12 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Everything that is wrong with a configuration; never empty. Printed, it is one line each, 50 at most.
+/// All errors of a configuration; never empty. Printed one to a line, 50 at most.
 #[derive(Debug)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// Those that are shown: the first are often the cause of the rest.
+    /// The most errors that are shown: the first are often the cause of the rest.
     pub const SHOWN: usize = 50;
 }
 
@@ -190,7 +174,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Something that is allowed, but probably not intended.
+/// A setting that is allowed, but probably not intended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Where it was written.

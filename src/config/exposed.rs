@@ -1,32 +1,32 @@
-//! What strangers reach: who may join the mesh here without a certificate, which work types such a node can have run what
-//! it likes, and which services run or reach something for it.
+//! What strangers can reach: who may join the mesh here without a certificate, which work types let such a node run
+//! anything, and which services run or reach something for it.
 //!
-//! Owns these rules and the advice. It sees this node's configuration alone: a neighbour that lets strangers in is
-//! that one's business.
+//! Owns these rules and the advice. It sees only this node's configuration: a neighbour that lets strangers in does
+//! not show here.
 
 use super::directives::{Component, Config, Link};
 use super::error::{Location, Report, Source};
 use super::item::Item;
-use crate::mesh::firewall::{Action, Names, decide};
+use crate::mesh::firewall::{Action, PacketNames, decide};
 use crate::pods::options::KubernetesType;
 use crate::wire::ServiceName;
 use crate::work::{CommandType, Reach};
 
-/// The name of a node that no rule was written for, and of a service of it.
+/// A name that no rule mentions, for a node and for a service of that node.
 const STRANGER: &str = "\u{1}stranger";
 
-/// Where it says what closes a mesh.
+/// Names the document that says how to close a mesh.
 pub const ADVICE: &str = "docs/security.md says which lines close a mesh";
 
-/// Warns of work types and services that any node of the mesh can have run or reach what it likes.
+/// Warns of work types and services with which any node of the mesh can run or reach anything.
 pub(super) fn warn(config: &Config, items: &[Item], report: &mut Report) {
     if !config.is_open_to_strangers() {
         return;
     }
     for (directive, name, what) in config.open_services() {
         let text = format!(
-            "{directive} {name}: any node of the mesh can {what}: no certificate is asked for, and no rule closes the \
-             service; {ADVICE}"
+            "{directive} {name}: any node of the mesh can {what}, because no certificate is required and no \
+             firewall rule closes the service; {ADVICE}"
         );
         report.warn(location(items, directive, "service", &name), text);
     }
@@ -43,8 +43,8 @@ pub(super) fn warn(config: &Config, items: &[Item], report: &mut Report) {
     });
     for (directive, name, what) in commands.chain(plugins).chain(pods) {
         let text = format!(
-            "{directive} {name}: any node of the mesh can have it run with {what} of its own: no signature is asked \
-             for, nor a certificate or a rule at the control service; {ADVICE}"
+            "{directive} {name}: any node of the mesh can have it run with {what} of its own, because no signature \
+             is required, and no certificate or firewall rule at the control service; {ADVICE}"
         );
         report.warn(location(items, directive, "worktype", name), text);
     }
@@ -77,7 +77,7 @@ fn what_a_pod_takes(kind: &KubernetesType) -> Option<&'static str> {
 }
 
 impl Config {
-    /// Whether a node of another machine may become a neighbour by this listener without a certificate.
+    /// Whether a node on another machine may become a neighbour through this listener without a certificate.
     pub fn is_open_listener(&self, link: &Link) -> bool {
         let bind = match link {
             Link::TcpListener(it) => &it.bind,
@@ -89,7 +89,7 @@ impl Config {
         !bind.is_loopback() && self.admits_strangers(link)
     }
 
-    /// Whether a node without a certificate may become a neighbour by this link.
+    /// Whether a node without a certificate may become a neighbour through this link.
     fn admits_strangers(&self, link: &Link) -> bool {
         let listener = |tls: Option<&String>| !tls.is_some_and(|name| self.demands_certificate(name));
         match link {
@@ -106,19 +106,19 @@ impl Config {
         }
     }
 
-    /// Whether a node without a certificate may join the mesh at this one.
+    /// Whether a node without a certificate may join the mesh through this node.
     pub fn is_open_to_strangers(&self) -> bool {
         self.unordered().iter().any(|it| matches!(it, Component::Link(link) if self.admits_strangers(link)))
     }
 
-    /// Whether such a node reaches a control service of this one.
+    /// Whether such a node can reach a control service of this node.
     fn has_open_control(&self) -> bool {
         self.control_services
             .iter()
             .any(|control| self.is_open_service(control.service, control.tls.as_ref()))
     }
 
-    /// Services that run or reach something for such a node: directive, name, and what it can do.
+    /// Services that run or reach something for such a node: the directive, the name, and what the node can do.
     fn open_services(&self) -> Vec<(&'static str, String, String)> {
         let reach = |what: String| format!("reach {what} from this machine");
         let run = || "run its command as this node's user".to_owned();
@@ -137,10 +137,10 @@ impl Config {
         open.map(|(directive, service, _, what)| (directive, service.to_string(), what)).collect()
     }
 
-    /// Whether such a node reaches a service of this one.
+    /// Whether such a node can reach a service of this node.
     fn is_open_service(&self, service: ServiceName, tls: Option<&String>) -> bool {
         let service = service.to_text();
-        let names = Names {
+        let names = PacketNames {
             from_node: STRANGER,
             to_node: self.node.id.as_str(),
             from_service: STRANGER,
@@ -154,7 +154,7 @@ impl Config {
         self.tls_servers.iter().any(|tls| tls.name == *profile && tls.require_client_cert)
     }
 
-    /// One that is not configured is `default`, which does.
+    /// Whether the profile verifies servers. A profile that is not configured is `default`, which does.
     fn verifies_servers(&self, profile: &str) -> bool {
         self.tls_clients.iter().all(|tls| tls.name != *profile || !tls.insecure_skip_verify)
     }

@@ -1,14 +1,14 @@
 //! Firewall rules as configured.
 //!
-//! Owns the notation of a rule: an action, and for each of four names either an exact text or a regular
-//! expression between slashes, which must match the whole name. What a rule is and which one a packet meets is
-//! [`crate::mesh::firewall`]'s business.
+//! Owns the notation of a rule: an action, and for each of four names either an exact text or a regular expression
+//! between slashes, which must match the whole name. [`crate::mesh::firewall`] owns what a rule is and which rule
+//! applies to a packet.
 
 use regex::Regex;
 use regex_syntax::ast::Ast;
 use regex_syntax::ast::parse::Parser;
 
-use super::declare::Reader;
+use super::declare::DirectiveReader;
 use super::error::{invalid, shown, unknown_parameter, wrong_type};
 use super::parameters::grammar;
 use super::value::{Located, Value, quoted};
@@ -18,10 +18,10 @@ const KEYS: [&str; 5] = ["action", "fromnode", "tonode", "fromservice", "toservi
 
 grammar! {
     /// The rules of a node; all errors are noted.
-    struct Rules => Vec<Rule> = FirewallRules rules;
+    struct FirewallRules => Vec<Rule> = FirewallRules rules;
 }
 
-fn rules(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<Rule>> {
+fn rules(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<Vec<Rule>> {
     let nodes = given.map_or(&[][..], Located::items);
     let mut rules = Vec::new();
     for node in nodes {
@@ -35,7 +35,7 @@ fn rules(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<Rule>> 
     (rules.len() == nodes.len()).then_some(rules)
 }
 
-/// Reads one rule, and says which of its expressions a receptor node would read in another way.
+/// Reads one rule, and adds to `ambiguous` its expressions that a receptor node would read differently.
 fn rule(node: &Located, ambiguous: &mut Vec<String>) -> Result<Rule, Vec<String>> {
     let Value::Map(entries) = &node.value else {
         return Err(vec![wrong_type(&node.show(), "a rule, such as {action: reject, tonode: foo}")]);
@@ -76,7 +76,7 @@ fn parse_action(value: &Located) -> Result<Action, String> {
     }
 }
 
-/// An empty text tests nothing.
+/// `None` for an empty text, which matches every name.
 fn name_match(key: &str, value: &Located) -> Result<Option<Pattern>, String> {
     let refused = |reason: String| invalid(&value.show(), &format!("{}: {reason}", shown(key)));
     let text = value.as_text().ok_or_else(|| refused("a name is text".to_owned()))?;
@@ -89,14 +89,14 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
     let pattern = rest
         .strip_suffix('/')
         .ok_or_else(|| "a regular expression begins and ends with a slash".to_owned())?;
-    // The group keeps an alternative inside the anchors.
+    // The group keeps alternatives inside the anchors.
     let regex = Regex::new(&format!("^(?:{pattern})$"))
-        .map_err(|_| format!("{} is no regular expression", quoted(pattern)))?;
+        .map_err(|_| format!("{} is not a regular expression", quoted(pattern)))?;
     Ok(Pattern::Regex(regex))
 }
 
-/// A warning for an expression whose alternatives stand in no group. A receptor node puts the anchors before the first
-/// and behind the last of them only, so that there a rule is met by more names than here.
+/// Warns of an expression whose alternatives are not in a group. A receptor node anchors only the start of the
+/// first alternative and the end of the last, so its rule matches more names than the same rule here.
 fn two_readings(key: &str, value: &Located) -> Option<String> {
     let text = value.as_text()?;
     let pattern = text.strip_prefix('/')?.strip_suffix('/')?;

@@ -1,11 +1,11 @@
 //! The help text: how to call the program, and the whole grammar, printed from the table.
 //!
-//! Owns their layout. It refuses to know a directive by name: what the table holds is printed.
+//! Owns its layout. It refuses to know a directive by name: it prints the whole table.
 
 use std::fmt::Write;
 
 use super::directives::DIRECTIVES;
-use super::schema::{Directive, Group, Parameter};
+use super::schema::{Directive, HelpSection, Parameter};
 
 const HEAD: &str = "\
 Usage: meshd --config FILE
@@ -42,7 +42,7 @@ called `receptor`.
 /// The help text, at most 100 columns wide.
 pub fn help() -> String {
     let mut text = HEAD.to_owned();
-    for group in Group::ALL {
+    for group in HelpSection::ALL {
         text += "\n";
         text += group.title();
         text += "\n";
@@ -55,7 +55,7 @@ pub fn help() -> String {
 
 const MISSING: &str = " [no effect]";
 
-/// Writing to a text cannot fail, so the results are dropped.
+/// Writes one directive. Results are dropped, because writing to a text cannot fail.
 fn write_directive(text: &mut String, directive: &Directive) {
     let note = if directive.without_effect.is_some() { MISSING } else { "" };
     let _ = writeln!(text, "\n  --{}: {}{note}", directive.name, directive.help());

@@ -1,14 +1,13 @@
-//! A directive as it was written, checked against the table while it is read.
+//! A directive as written, checked against the table while it is read.
 //!
-//! Owns everything that the table alone decides: names in any case, types, required and bare parameters, defaults,
-//! directives that occur once or alone, names that must be unique or must exist, and warnings of what this version
-//! does not do. It refuses to know notations and what a setting is for.
+//! Owns every check that needs only the table: types, required and bare parameters, defaults, directives that occur
+//! once or alone, names that must be unique or must exist, and warnings of what this version does not do. It
+//! refuses to know notations and what a setting is for.
 
 use std::collections::BTreeMap;
 
-use super::directives::DIRECTIVES;
 use super::error::{ConfigError, Location, Report, Source, Warning, hint, list, shown, unknown_parameter};
-use super::schema::{Directive, Kind, Parameter, Role};
+use super::schema::{Directive, Parameter, ValueKind, ValueRole};
 use super::value::{Located, Value};
 
 /// A directive whose parameters have the table's names, and values of their kinds.
@@ -16,32 +15,21 @@ use super::value::{Located, Value};
 pub(super) struct Item {
     pub(super) directive: &'static Directive,
     pub(super) at: Location,
-    /// A default has the position of the directive.
+    /// The values by parameter; a default has the position of the directive.
     pub(super) settings: BTreeMap<&'static str, Located>,
-    /// Those that are written, and none by default.
+    /// The parameters that are written, without defaults.
     pub(super) given: Vec<&'static str>,
-    /// Those with a wrong value, which must not also be reported as missing.
+    /// The parameters with a wrong value, which must not be reported as missing too.
     refused: Vec<&'static str>,
 }
 
 impl Item {
-    /// A directive of this name, still without parameters.
-    pub(super) fn begin(name: &str, at: Location, report: &mut Report) -> Option<Self> {
-        match Directive::find(name) {
-            Some(directive) => Some(Self::of(directive, at)),
-            None => {
-                let known: Vec<_> = DIRECTIVES.iter().map(|directive| directive.name).collect();
-                report.error(at, format!("unknown directive `{}`: {}", shown(name), hint(name, &known)));
-                None
-            }
-        }
-    }
-
-    /// A directive that is not written anywhere: all its defaults. It requires nothing.
+    /// A directive that is written nowhere, with all its defaults. It must have no required parameter.
     pub(super) fn implicit(directive: &'static Directive) -> Self {
         Self::of(directive, Source::Implicit.at(0)).complete(&mut Report::default())
     }
 
+    /// A directive without parameters so far.
     pub(super) fn of(directive: &'static Directive, at: Location) -> Self {
         Self { directive, at, settings: BTreeMap::new(), given: Vec::new(), refused: Vec::new() }
     }
@@ -52,7 +40,7 @@ impl Item {
         ConfigError { at, directive: Some(self.directive.name), parameter, fault: fault.into() }
     }
 
-    /// Where a parameter is given, else where the directive stands.
+    /// Where the parameter is given, else where the directive is.
     pub(super) fn location_of(&self, parameter: &str) -> Location {
         self.settings.get(parameter).map_or_else(|| self.at.clone(), |given| self.at(given.position))
     }
@@ -62,13 +50,13 @@ impl Item {
         self.at.source.at(position)
     }
 
-    /// True if a value was given that says more than leaving it out.
+    /// True if the value given differs from leaving the parameter out.
     pub(super) fn is_given(&self, parameter: &str) -> bool {
         self.settings.get(parameter).is_some_and(|given| !given.is_blank())
     }
 
-    /// Takes a parameter, in the shape of its kind; without a name it is the bare one. Repeated lists on the command
-    /// line grow, anything else is replaced.
+    /// Takes a parameter, in the shape of its kind; without a name it is the bare one. A list repeated on the
+    /// command line grows, any other value is replaced.
     pub(super) fn put(&mut self, name: Option<&str>, given: Located, report: &mut Report) {
         let at = self.at(given.position);
         let mut fail = |parameter, fault| {
@@ -110,7 +98,7 @@ impl Item {
         }
     }
 
-    /// Adds the defaults and complains about what must be given and is not.
+    /// Adds the defaults, and notes an error for each required parameter that is missing.
     pub(super) fn complete(mut self, report: &mut Report) -> Self {
         for parameter in &self.directive.parameters {
             let name = parameter.name;
@@ -126,9 +114,9 @@ impl Item {
         self
     }
 
-    /// All texts that are not empty, with their parameters.
+    /// All non-empty texts, with their parameters.
     fn texts(&self) -> impl Iterator<Item = (&'static Parameter, &str)> {
-        let texts = self.directive.parameters.iter().filter(|parameter| parameter.kind == Kind::Text);
+        let texts = self.directive.parameters.iter().filter(|parameter| parameter.kind == ValueKind::Text);
         let given =
             texts.filter_map(|parameter| Some((parameter, self.settings.get(parameter.name)?.name())));
         given.filter(|(_, text)| !text.is_empty())
@@ -141,12 +129,12 @@ pub(super) fn default_of(parameter: &Parameter) -> Option<Located> {
     Located { position: 0, value }.shaped(parameter.kind).ok()
 }
 
-/// Checks what the directives mean to each other.
-pub(super) fn check(items: &[Item], report: &mut Report) {
+/// Checks the directives against each other.
+pub(super) fn check(items: &[Item], directives: &[Directive], report: &mut Report) {
     check_occurrence(items, report);
     check_names(items, report);
     check_needs(items, report);
-    report.warnings.extend(DIRECTIVES.iter().filter_map(|directive| without_effect(items, directive)));
+    report.warnings.extend(directives.iter().filter_map(|directive| without_effect(items, directive)));
 }
 
 fn check_occurrence(items: &[Item], report: &mut Report) {
@@ -165,13 +153,13 @@ fn check_occurrence(items: &[Item], report: &mut Report) {
     }
 }
 
-/// Every name is defined once, and every reference leads somewhere.
+/// Checks that every name is defined once, and every reference has a definition.
 fn check_names(items: &[Item], report: &mut Report) {
     let mut defined: BTreeMap<(&str, &str), Location> = BTreeMap::new();
     let texts =
         || items.iter().flat_map(|item| item.texts().map(move |(parameter, name)| (item, parameter, name)));
     for (item, parameter, name) in texts() {
-        let Role::Defines(what) = parameter.role else { continue };
+        let ValueRole::Defines(what) = parameter.role else { continue };
         if let Some(first) = defined.get(&(what, name)) {
             let name = shown(name);
             let fault = format!("\"{name}\" is already the name of a {what} at {first}: choose another");
@@ -181,8 +169,8 @@ fn check_names(items: &[Item], report: &mut Report) {
         }
     }
     for (item, parameter, name) in texts() {
-        let Role::Refers(directive) = parameter.role else { continue };
-        // A client profile of this name always exists: the system's authorities, no certificate.
+        let ValueRole::Refers(directive) = parameter.role else { continue };
+        // The client profile `default` always exists: it uses the system's authorities and no certificate.
         let built_in = directive == "tls-client" && name == "default";
         if !built_in && !defined.contains_key(&(directive, name)) {
             let known = defined.keys().filter(|(what, _)| *what == directive).map(|(_, name)| *name);
@@ -196,7 +184,7 @@ fn check_names(items: &[Item], report: &mut Report) {
 fn check_needs(items: &[Item], report: &mut Report) {
     for item in items {
         for parameter in &item.directive.parameters {
-            if let Role::Needs(directive) = parameter.role
+            if let ValueRole::Needs(directive) = parameter.role
                 && item.is_given(parameter.name)
                 && !items.iter().any(|item| item.directive.name == directive)
             {
@@ -207,8 +195,8 @@ fn check_needs(items: &[Item], report: &mut Report) {
     }
 }
 
-/// A warning for a directive that is used and not done: what a configuration written for receptor holds is loaded, and must
-/// never look as if it worked.
+/// A warning if a directive without effect is used. A configuration written for receptor is loaded with it, but it
+/// must never look as if it worked.
 fn without_effect(items: &[Item], directive: &Directive) -> Option<Warning> {
     let instead = directive.without_effect?;
     let mut uses = items.iter().filter(|item| item.directive.name == directive.name);

@@ -1,19 +1,22 @@
-//! Configuration: from files and command line to checked types, all errors at once, each with its location.
+//! Configuration: from files and the command line to checked types. It gives all errors at once, each with its
+//! location.
 //!
-//! Each directive is declared once, in [`directives`]: names, types, defaults and help (`declare` says how, `parameters`
-//! has the types). The way of a directive: a notation (`yaml` with `version2`, `cmdline`) yields it as written (`raw`,
-//! `value`); the table of the declarations (`schema`) decides names, kinds, defaults and references (`check`); the
-//! declaration's reader makes its typed value, part of a [`Config`]; `support` warns of what this version loads without
-//! doing it. `components` says what of it a node runs, `reload` compares two configurations, `help` prints the grammar.
+//! Each directive is declared once, in [`directives`]: names, types, defaults and help (`declare` says how,
+//! `parameters` has the types). A directive goes through these steps: `yaml` or `cmdline` read it as written
+//! (`item`, `value`); the table made of the declarations (`schema`) decides names, kinds, defaults and references;
+//! the declaration's reader makes its typed value, part of a [`Config`]. `components` lists what a node then runs,
+//! `exposed` warns of what strangers can reach, `reload` compares two configurations, and `help` prints the
+//! grammar.
 //!
-//! Of other rooms this one names the types of their options, which it reads into, and nothing else. It opens
-//! configuration files alone: no sockets, no keys, no clock; machine and caller are described by an [`Environment`].
+//! It knows the types of other rooms' options, which it reads into, and nothing else of them. It opens only
+//! configuration files: no sockets, no keys, no clock. An [`Environment`] describes the machine and the caller.
 
 mod address;
 mod cmdline;
 pub mod components;
 mod declare;
 pub mod directives;
+mod environment;
 pub mod error;
 mod exposed;
 mod firewall;
@@ -29,9 +32,10 @@ mod yaml;
 use std::path::{Path, PathBuf};
 
 pub use address::{HostPort, WsUrl};
+pub use cmdline::is_configuration;
 pub use components::ControlListener;
 pub use directives::{Component, Config, DIRECTIVES, Link};
-pub(crate) use error::nearest;
+pub use environment::Environment;
 pub use error::{ConfigError, ConfigErrors, Location, Source, Warning};
 pub use exposed::ADVICE;
 pub use help::help;
@@ -48,59 +52,6 @@ use schema::Directive;
 
 use crate::tls::{ClientOptions, ServerOptions};
 
-/// Everything outside the configuration that its defaults may depend on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Environment {
-    /// The name the program was called by, without directory.
-    pub program: String,
-    /// The machine's name.
-    pub host_name: Option<String>,
-    /// True if the program runs as root.
-    pub is_root: bool,
-    /// `STATE_DIRECTORY`, which systemd sets for a service that has one.
-    pub state_directory: Option<PathBuf>,
-    /// `XDG_STATE_HOME`
-    pub xdg_state_home: Option<PathBuf>,
-    /// `HOME`
-    pub home: Option<PathBuf>,
-}
-
-impl Environment {
-    /// The environment of this process.
-    pub fn of_process() -> Self {
-        let path = |name| std::env::var_os(name).map(PathBuf::from);
-        let program = std::env::args_os().next().unwrap_or_default();
-        let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self {
-            program,
-            host_name: rustix::system::uname().nodename().to_str().ok().map(str::to_owned),
-            is_root: rustix::process::geteuid().is_root(),
-            state_directory: path("STATE_DIRECTORY"),
-            xdg_state_home: path("XDG_STATE_HOME"),
-            home: path("HOME"),
-        }
-    }
-
-    /// Where a node keeps its data unless configured; under the name `receptor` it is receptor's own directory.
-    pub fn default_data_dir(&self) -> Option<PathBuf> {
-        // A relative path would depend on where the program was started; the XDG rules say to ignore it.
-        let absolute = |path: &Option<PathBuf>| path.clone().filter(|path| path.is_absolute());
-        if self.program == "receptor" {
-            Some(PathBuf::from("/tmp/receptor"))
-        } else if let Some(directory) = absolute(&self.state_directory) {
-            Some(directory)
-        } else if self.is_root {
-            Some(PathBuf::from("/var/lib/meshd"))
-        } else {
-            let state = absolute(&self.xdg_state_home);
-            // The home of users who have none, in containers above all.
-            let home = absolute(&self.home).filter(|home| home != Path::new("/"));
-            let state = state.or_else(|| Some(home?.join(".local/state")));
-            state.map(|state| state.join("meshd"))
-        }
-    }
-}
-
 /// The action that a command line asks for.
 #[derive(Debug)]
 pub enum Invocation {
@@ -108,7 +59,7 @@ pub enum Invocation {
     Help,
     /// Print the version and end.
     Version,
-    /// Run a node, or the certificate command in [`Config::certificate`].
+    /// Run a node, or the certificate command that the configuration has.
     Run(Box<Loaded>),
 }
 
@@ -117,15 +68,15 @@ pub enum Invocation {
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// To be logged.
+    /// Warnings for the log.
     pub warnings: Vec<Warning>,
-    /// For who asks what may be better.
+    /// Advice on how to improve the configuration, for the commands that check it.
     pub notes: Vec<Warning>,
-    /// The way to read it again.
+    /// How to read it again.
     pub sources: Sources,
 }
 
-/// Where a configuration was read from: the command line with the files that it names, and the environment.
+/// Where a configuration was read from: the command line, the files that it names, and the environment.
 #[derive(Debug, Clone)]
 pub struct Sources {
     args: Vec<String>,
@@ -135,17 +86,17 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The files that were read, in their order.
+    /// The files that were read, in order.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Those of them in version 2: a change of one is followed without a request.
+    /// The files in version 2: a change of one takes effect without a request.
     pub fn watched(&self) -> &[PathBuf] {
         &self.watched
     }
 
-    /// Reads the same sources again. Files in a directory may have come or gone.
+    /// Reads the same sources again. A directory may hold other files by now.
     ///
     /// # Errors
     /// Everything that is wrong with them now.
@@ -154,7 +105,8 @@ impl Sources {
     }
 }
 
-/// Reads a configuration from the arguments after the program's name. No arguments ask for help.
+/// Reads a configuration from the arguments after the program's name. Without arguments, gives
+/// [`Invocation::Help`].
 ///
 /// # Errors
 /// Everything that is wrong with the command line and the files it names.
@@ -176,14 +128,14 @@ pub fn load(
     }
 }
 
-/// The TLS profiles in a node's configuration, which is a file or a directory. What else is in it may be for another
-/// version of the program, and is not looked at.
+/// The TLS profiles in a node's configuration, which is a file or a directory. Other directives are ignored,
+/// because they may be for another version of the program.
 ///
 /// # Errors
 /// What is wrong with the files, or with the profiles.
 pub fn tls_profiles(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOptions>), ConfigErrors> {
     let mut report = Report::default();
-    let items = reading_of(path, &mut report).items;
+    let items = cmdline::read_path(path, &mut report).items;
     if !items.is_empty() {
         let is_profile =
             |error: &ConfigError| matches!(error.directive, Some(TlsServer::NAME | TlsClient::NAME));
@@ -195,18 +147,7 @@ pub fn tls_profiles(path: &Path) -> Result<(Vec<ServerOptions>, Vec<ClientOption
     report.finish().map(|_| (servers, clients))
 }
 
-/// Reads a file, or a directory of files.
-fn reading_of(path: &Path, report: &mut Report) -> Reading {
-    let option = if path.is_dir() { "--config-dir" } else { "--config" };
-    cmdline::read(&[option.to_owned(), path.display().to_string()], report)
-}
-
-/// Whether this file counts among those of a directory of configuration.
-pub fn is_configuration(path: &Path) -> bool {
-    cmdline::is_configuration(path)
-}
-
-/// The configuration that these files would be, each with its path and its text, read on this machine.
+/// The configuration that these files make, each given as path and text, if read on this machine.
 ///
 /// # Errors
 /// Everything that is wrong with them.
@@ -229,7 +170,7 @@ fn read(args: &[String], environment: &Environment) -> Result<Loaded, ConfigErro
 }
 
 impl Config {
-    /// AWX reads the configuration of its own node, and fails at an item that is a name and no more.
+    /// Advice for AWX, which reads the configuration of its own node and fails at an item that is only a name.
     fn notes_for_awx(&self, bare_words: Vec<(Location, String)>) -> Vec<Warning> {
         const OF_AWX: [&str; 3] = ["local", "kubernetes-runtime-auth", "kubernetes-incluster-auth"];
         let commands = self.work_commands.iter().map(|kind| &kind.name);
@@ -247,11 +188,11 @@ impl Config {
     }
 }
 
-/// From directives to the configuration, which is complete unless there is an error in the report.
+/// Makes the configuration, which is complete unless the report has an error.
 fn assemble(mut items: Vec<Item>, environment: &Environment, report: &mut Report) -> Config {
-    item::check(&items, report);
+    item::check(&items, &DIRECTIVES, report);
     let given = |directive: &Directive| items.iter().any(|item| item.directive.name == directive.name);
-    // A certificate command needs no node: neither its name nor its directory.
+    // A certificate command needs no node, and so neither name nor directory.
     if !DIRECTIVES.iter().any(|directive| directive.exclusive && given(directive)) {
         let implicit = DIRECTIVES.iter().find(|directive| directive.name == Node::NAME && !given(directive));
         items.extend(implicit.map(Item::implicit));

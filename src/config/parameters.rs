@@ -1,8 +1,8 @@
-//! The types that parameters are declared with, as far as several directives use them.
+//! The types of parameters that several directives use.
 //!
-//! Owns how each is written, what is wrong with one that is not, and what it claims for a component. A type that
-//! is both the notation and the value stands for itself (a [`NodeId`]); where a notation is narrower than the value
-//! that it yields, it is a type of its own without values ([`Port`] yields a `u16`).
+//! Owns how each value is written, what is wrong with an invalid one, and what it claims for a component. A type
+//! that is both the notation and the value stands for itself (a [`NodeId`]). If the notation is narrower than the
+//! type of the value, the notation has a type of its own without values ([`Port`] yields a `u16`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -15,18 +15,18 @@ use jiff::Timestamp;
 use serde_json::{Map, Value as Json};
 
 use super::address::{HostPort, bind_host};
-use super::components::{Claim, Facts, Profile};
-use super::declare::{Reader, Settings, settings};
-use super::schema::{Parameter, Role};
+use super::components::{ComponentFacts, SoleResource, UsedProfile};
+use super::declare::{DirectiveReader, FromParameters, settings};
+use super::schema::{Parameter, ValueRole};
 use super::value::{Located, Value};
 use crate::mesh::LinkPolicy;
 use crate::tls::Fingerprint;
 use crate::wire::{Cost, NodeId, ServiceName};
 
-/// Declares how parameters are written: the value, the kind, the function that reads it, and where there is more to
-/// say, what it means for other directives, that an empty text is the same as none, and what it says of a component.
+/// Declares how parameters are written: the value, the kind and the function that reads it. Optional: its role for
+/// other directives, whether an empty text means none, and what it says about a component.
 macro_rules! grammar {
-    // By a type without values.
+    // For a notation type without values.
     ($($(#[doc = $doc:literal])+ struct $name:ident => $value:ty = $kind:ident $read:expr
         $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, describe $describe:expr)?;)+) => {$(
         $(#[doc = $doc])+
@@ -38,24 +38,24 @@ macro_rules! grammar {
                 $(, role $role)? $(, empty_is_absent $empty)? $(, describe $describe)?;
         }
     )+};
-    // By the type of the value itself, or another that has no other grammar.
+    // For the type of the value itself, or for another type with no other grammar.
     ($(impl $name:ty => $value:ty = $kind:ident $read:expr
         $(, role $role:expr)? $(, empty_is_absent $empty:literal)? $(, describe $describe:expr)?;)+) => {$(
         impl $crate::config::declare::Single for $name {
             type Value = $value;
-            const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::$kind;
-            $(const ROLE: $crate::config::schema::Role = $role;)?
+            const KIND: $crate::config::schema::ValueKind = $crate::config::schema::ValueKind::$kind;
+            $(const ROLE: $crate::config::schema::ValueRole = $role;)?
             $(const EMPTY_IS_ABSENT: bool = $empty;)?
 
             fn read(
                 given: Option<&$crate::config::value::Located>,
-                reader: &mut $crate::config::declare::Reader<'_>,
+                reader: &mut $crate::config::declare::DirectiveReader<'_>,
             ) -> Option<$value> {
                 ($read)(given, reader)
             }
 
-            $(fn describe(value: &$value, facts: &mut $crate::config::components::Facts) {
-                let describe: fn(&$value, &mut $crate::config::components::Facts) = $describe;
+            $(fn describe(value: &$value, facts: &mut $crate::config::components::ComponentFacts) {
+                let describe: fn(&$value, &mut $crate::config::components::ComponentFacts) = $describe;
                 describe(value, facts);
             })?
         }
@@ -64,10 +64,10 @@ macro_rules! grammar {
 
 pub(super) use grammar;
 
-/// Reads a text by a function that says why it is none.
+/// Reads a text with a function that says why a text is invalid.
 pub(super) fn parsed<T, E: Display>(
     parse: impl Fn(&str) -> Result<T, E>,
-) -> impl Fn(Option<&Located>, &mut Reader<'_>) -> Option<T> {
+) -> impl Fn(Option<&Located>, &mut DirectiveReader<'_>) -> Option<T> {
     move |given, reader| reader.parse(given?.name(), &parse)
 }
 
@@ -75,7 +75,7 @@ pub(super) fn parsed<T, E: Display>(
 pub(super) fn choice<T: Copy>(
     words: &[(&str, T)],
     wanted: &str,
-) -> impl Fn(Option<&Located>, &mut Reader<'_>) -> Option<T> {
+) -> impl Fn(Option<&Located>, &mut DirectiveReader<'_>) -> Option<T> {
     parsed(move |text| {
         let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
         found.map(|(_, value)| *value).ok_or(wanted)
@@ -86,7 +86,7 @@ pub(super) fn choice<T: Copy>(
 pub(super) fn number<T: TryFrom<i64> + PartialOrd>(
     range: impl RangeBounds<T>,
     wanted: &str,
-) -> impl Fn(Option<&Located>, &mut Reader<'_>) -> Option<T> {
+) -> impl Fn(Option<&Located>, &mut DirectiveReader<'_>) -> Option<T> {
     move |given, reader| {
         let Value::Int(number) = given?.value else { return None };
         let value = T::try_from(number).ok().filter(|value| range.contains(value));
@@ -98,12 +98,15 @@ pub(super) fn number<T: TryFrom<i64> + PartialOrd>(
 }
 
 /// Any text.
-pub(super) fn any<T: for<'a> From<&'a str>>(given: Option<&Located>, _: &mut Reader<'_>) -> Option<T> {
+pub(super) fn any<T: for<'a> From<&'a str>>(
+    given: Option<&Located>,
+    _: &mut DirectiveReader<'_>,
+) -> Option<T> {
     given.map(|given| T::from(given.name()))
 }
 
 grammar! {
-    impl bool => bool = Flag |given: Option<&Located>, _: &mut Reader<'_>| Some(given.is_some_and(Located::is_true));
+    impl bool => bool = Flag |given: Option<&Located>, _: &mut DirectiveReader<'_>| Some(given.is_some_and(Located::is_true));
     impl String => String = Text any;
     impl PathBuf => PathBuf = Text any;
     impl NodeId => NodeId = Text parsed(str::parse::<NodeId>);
@@ -131,7 +134,7 @@ grammar! {
     /// A neighbour to connect to: any two peers may turn out to be the same node.
     struct PeerAddress => HostPort = Text parsed(HostPort::to_dial), describe |address, facts| {
         facts.label(address);
-        facts.claims.push(Claim::Neighbour);
+        facts.claims.push(SoleResource::Neighbour);
     };
     /// An address to listen on, of which the port alone is enough.
     struct ListenAddress => HostPort = Text parsed(HostPort::to_listen);
@@ -144,21 +147,21 @@ grammar! {
     /// A host to listen on.
     struct BindHost => String = Text parsed(bind_host);
     /// The name of a service that this node offers; reserved ones are refused.
-    struct OwnService => ServiceName = Text parsed(own_service), role Role::Defines("service"), describe |service, facts| {
+    struct OwnService => ServiceName = Text parsed(own_service), role ValueRole::Defines("service"), describe |service, facts| {
         facts.label(service);
-        facts.claims.push(Claim::Service(*service));
+        facts.claims.push(SoleResource::Service(*service));
     };
     /// A Unix socket to listen on.
-    struct SocketFile => PathBuf = Text any, role Role::Defines("socket file"), describe |path, facts| {
+    struct SocketFile => PathBuf = Text any, role ValueRole::Defines("socket file"), describe |path, facts| {
         facts.label(path.display());
-        facts.claims.push(Claim::File(path.clone()));
+        facts.claims.push(SoleResource::File(path.clone()));
     };
     /// The name of a `tls-server`.
-    struct TlsServerName => String = Text any, role Role::Refers("tls-server"),
-        describe |name, facts| facts.profiles.push(Profile::Server(name.clone()));
+    struct TlsServerName => String = Text any, role ValueRole::Refers("tls-server"),
+        describe |name, facts| facts.profiles.push(UsedProfile::Server(name.clone()));
     /// The name of a `tls-client`.
-    struct TlsClientName => String = Text any, role Role::Refers("tls-client"),
-        describe |name, facts| facts.profiles.push(Profile::Client(name.clone()));
+    struct TlsClientName => String = Text any, role ValueRole::Refers("tls-client"),
+        describe |name, facts| facts.profiles.push(UsedProfile::Client(name.clone()));
     /// Variables of a command's environment, whose values are texts, numbers or booleans.
     struct Variables => BTreeMap<String, String> = FreeMap variables;
     /// A number of processors, as thousandths.
@@ -178,7 +181,7 @@ fn own_service(text: &str) -> Result<ServiceName, String> {
     }
 }
 
-fn cost(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Cost> {
+fn cost(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<Cost> {
     let Value::Float(number) = given?.value else { return None };
     let cost = Cost::new(number).ok();
     if cost.is_none() {
@@ -187,7 +190,7 @@ fn cost(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Cost> {
     cost
 }
 
-fn node_costs(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<BTreeMap<NodeId, Cost>> {
+fn node_costs(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<BTreeMap<NodeId, Cost>> {
     let entries = given.map_or(&[][..], Located::entries);
     let entry = |(name, cost): &(Located, Located)| {
         let Value::Float(number) = cost.value else { return None };
@@ -203,12 +206,12 @@ fn node_cost(name: &str, number: f64) -> Result<(NodeId, Cost), String> {
     Ok((node, cost))
 }
 
-fn free_map(given: Option<&Located>, _: &mut Reader<'_>) -> Option<Map<String, Json>> {
+fn free_map(given: Option<&Located>, _: &mut DirectiveReader<'_>) -> Option<Map<String, Json>> {
     let entries = given.map_or(&[][..], Located::entries);
     Some(entries.iter().map(|(key, value)| (key.name().to_owned(), value.to_json())).collect())
 }
 
-fn variables(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<BTreeMap<String, String>> {
+fn variables(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<BTreeMap<String, String>> {
     let entries = given.map_or(&[][..], Located::entries);
     let variable = |(name, value): &(Located, Located)| {
         let name = name.name();
@@ -229,7 +232,7 @@ fn variables(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<BTreeMa
     (variables.len() == entries.len()).then_some(variables)
 }
 
-fn processors(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<u32> {
+fn processors(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<u32> {
     let Value::Float(number) = given?.value else { return None };
     let millis = (number * 1000.0).round();
     if (10.0..=1_000_000.0).contains(&millis) {
@@ -239,7 +242,7 @@ fn processors(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<u32> {
     None
 }
 
-/// An address to listen on, as `port` and `bindaddr`: of UDP or TCP.
+/// An address to listen on, given as `port` and `bindaddr`, for UDP or TCP.
 #[derive(Debug, Clone, Copy)]
 pub enum Bind<const UDP: bool> {}
 
@@ -248,22 +251,22 @@ pub(super) type TcpBind = Bind<false>;
 /// See [`Bind`].
 pub(super) type UdpBind = Bind<true>;
 
-impl<const UDP: bool> Settings for Bind<UDP> {
+impl<const UDP: bool> FromParameters for Bind<UDP> {
     type Value = HostPort;
 
     fn parameters(port: Parameter) -> Vec<Parameter> {
         let host = Parameter::new("bindaddr", &["local address to listen on; 0.0.0.0: all"]);
         let host = Parameter { default: Some("0.0.0.0"), empty_is_default: true, ..host };
-        [<Port as Settings>::parameters(port), <BindHost as Settings>::parameters(host)].concat()
+        [<Port as FromParameters>::parameters(port), <BindHost as FromParameters>::parameters(host)].concat()
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<HostPort> {
-        let port = <Port as Settings>::read(reader);
-        let host = <BindHost as Settings>::read(&mut reader.at("bindaddr"));
+    fn read(reader: &mut DirectiveReader<'_>) -> Option<HostPort> {
+        let port = <Port as FromParameters>::read(reader);
+        let host = <BindHost as FromParameters>::read(&mut reader.at("bindaddr"));
         Some(HostPort { host: host?, port: port? })
     }
 
-    fn describe(bind: &HostPort, facts: &mut Facts) {
+    fn describe(bind: &HostPort, facts: &mut ComponentFacts) {
         facts.label(format_args!("on {bind}"));
         facts.listens(bind, UDP);
     }
@@ -299,7 +302,7 @@ settings! {
     make LinkPolicy { cost, allowed_peers: only(allowed_peers), ..LinkPolicy::default() }
 }
 
-/// The only neighbours that are let in; `None`, which lets everybody in, for an empty list.
+/// The only neighbours that are admitted; `None`, which admits all, for an empty list.
 fn only(peers: Vec<NodeId>) -> Option<BTreeSet<NodeId>> {
     Some(BTreeSet::from_iter(peers)).filter(|peers| !peers.is_empty())
 }

@@ -1,21 +1,22 @@
-//! What receptor knows of our grammar: a configuration with anything else keeps it from starting. The names are those
-//! of receptor 1.4.9's help, in receptor.txt.
+//! The part of our grammar that receptor knows: with anything else in its configuration, receptor does not start.
+//! The names in receptor.txt are from the help of receptor 1.4.9.
 
 use std::path::Path;
 
+use super::cmdline;
 use super::error::{ConfigErrors, Report, Source, Warning};
 use super::item::Item;
 
-/// A line for each directive: its name, then its parameters.
+/// One line for each directive: its name, then its parameters.
 const KNOWN: &str = include_str!("receptor.txt");
 
-/// What a node of receptor does not know of a configuration, which is a file or a directory.
+/// A warning for each directive and parameter that receptor does not know, in a configuration file or directory.
 ///
 /// # Errors
 /// What is wrong with the files.
 pub fn unknown_to_receptor(path: &Path) -> Result<Vec<Warning>, ConfigErrors> {
     let mut report = Report::default();
-    let reading = super::reading_of(path, &mut report);
+    let reading = cmdline::read_path(path, &mut report);
     report.finish()?;
     let version_2 = reading.watched.into_iter().map(|file| Warning {
         at: Source::File(file.into()).at(1),
@@ -43,14 +44,14 @@ fn parameters_of(directive: &str) -> Option<Vec<&'static str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::schema::Directive;
+    use crate::config::directives;
 
     #[test]
     fn all_that_receptor_knows_is_known_here() {
         for line in KNOWN.lines() {
             let mut names = line.split(' ');
             let name = names.next().unwrap();
-            let directive = Directive::find(name).unwrap_or_else(|| panic!("{name}"));
+            let directive = directives::find(name).unwrap_or_else(|| panic!("{name}"));
             // `local` stands for the directive itself.
             for parameter in names.filter(|parameter| *parameter != "local") {
                 assert!(directive.parameter(parameter).is_some(), "{name} {parameter}");

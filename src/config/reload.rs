@@ -1,13 +1,13 @@
-//! The changes of a running node that a new configuration asks for.
+//! The changes to a running node that a new configuration asks for.
 //!
-//! Owns the rule which settings can change while a node runs, and the comparison: it compares typed values, so that
-//! order, spelling and defaults written out do not count as changes. A component whose TLS profile changes is a
-//! component that changes. It refuses to start or stop anything.
+//! Owns the rule which settings can change while a node runs, and the comparison. It compares typed values, so that
+//! order, spelling and explicit defaults do not count as changes. If the TLS profile of a component changes, the
+//! component counts as changed. It refuses to start or stop anything.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::components::Profile;
+use super::components::UsedProfile;
 use super::directives::node::Node;
 use super::directives::{Component, Config};
 use crate::controller::options::ControllerOptions;
@@ -24,27 +24,27 @@ pub struct ReloadPlan {
     pub removed: Vec<Component>,
     /// Links and services to leave alone.
     pub unchanged: Vec<Component>,
-    /// Other firewall rules.
+    /// The new firewall rules.
     pub firewall: Option<Vec<Rule>>,
-    /// Another log level, and whether packets are logged.
+    /// The new log level, and whether packets are logged.
     pub log: Option<(LogLevel, bool)>,
-    /// Another limit for silent links.
+    /// The new limit for silent links.
     pub max_idle: Option<Duration>,
-    /// Another time after which unreachable nodes are forgotten.
+    /// The new time after which unreachable nodes are forgotten.
     pub forget_after: Option<Duration>,
-    /// Other bounds of what one calling node may have here.
+    /// The new bounds on what one calling node may have here.
     pub quota: Option<Quota>,
-    /// Another reserve of the disk; `Some(None)` for the default.
+    /// The new reserve of the disk; `Some(None)` for the default.
     pub disk_reserve: Option<Option<u64>>,
-    /// Another size of all stream buffers; `Some(None)` for the default.
+    /// The new size of all stream buffers; `Some(None)` for the default.
     pub stream_buffers: Option<Option<u64>>,
-    /// True if the work types of the new configuration are others.
+    /// True if the work types differ.
     pub work_types: bool,
-    /// True if its TLS profiles are others.
+    /// True if the TLS profiles differ.
     pub tls: bool,
-    /// True if it signs with another key, or in another way.
+    /// True if the node signs with another key, or in another way.
     pub signing: bool,
-    /// True if it verifies with another key.
+    /// True if the node verifies with another key.
     pub verification: bool,
 }
 
@@ -67,7 +67,7 @@ pub enum NotReloadable {
 }
 
 impl NotReloadable {
-    /// The same in the words that controllers know.
+    /// The same error in receptor's words, which controllers know.
     pub fn of_receptor(self) -> String {
         let (what, more) = match self {
             Self::ModifiedOrAdded(what) => (what, String::new()),
@@ -87,7 +87,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
     check_fixed(old, new)?;
     let profiles = changed_profiles(old, new);
     let same_profiles =
-        |component: &Component| !component.profiles().iter().any(|profile| profiles.contains(profile));
+        |component: &Component| !component.facts().profiles.iter().any(|profile| profiles.contains(profile));
     let mut before = old.components();
     let (mut added, mut unchanged) = (Vec::new(), Vec::new());
     for component in new.components() {
@@ -96,7 +96,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
             None => added.push(component),
         }
     }
-    // Each setting is named, so that a new one cannot be forgotten.
+    // The pattern names each setting, so that a new one cannot be forgotten.
     let Node {
         id: _,
         data_dir: _,
@@ -132,27 +132,27 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
     })
 }
 
-/// The new value, if it is another one.
+/// The new value, if it differs.
 fn changed<T: PartialEq + Clone>(old: &T, new: &T) -> Option<T> {
     (old != new).then(|| new.clone())
 }
 
-/// The profiles that are new, gone, or have other settings. What is in their files is not looked at: that is
-/// followed without a reload.
-fn changed_profiles(old: &Config, new: &Config) -> BTreeSet<Profile> {
+/// The profiles that are new, gone, or have other settings. The contents of their files do not matter here, because
+/// changed files take effect without a reload.
+fn changed_profiles(old: &Config, new: &Config) -> BTreeSet<UsedProfile> {
     let servers = differing(&old.tls_servers, &new.tls_servers);
-    let servers = servers.map(|server| Profile::Server(server.name.clone()));
+    let servers = servers.map(|server| UsedProfile::Server(server.name.clone()));
     let clients = differing(&old.tls_clients, &new.tls_clients);
-    servers.chain(clients.map(|client| Profile::Client(client.name.clone()))).collect()
+    servers.chain(clients.map(|client| UsedProfile::Client(client.name.clone()))).collect()
 }
 
-/// The values that are on one side only.
+/// The values that only one side has.
 fn differing<'a, T: PartialEq>(old: &'a [T], new: &'a [T]) -> impl Iterator<Item = &'a T> {
     let only = |these: &'a [T], those: &'a [T]| these.iter().filter(|item| !those.contains(item));
     only(old, new).chain(only(new, old))
 }
 
-/// Compares what cannot change.
+/// Checks that settings which need a restart are the same.
 fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
     if new.is_for_certificates() {
         Err(NotReloadable::ModifiedOrAdded("cert-init"))
@@ -171,19 +171,19 @@ fn check_fixed(old: &Config, new: &Config) -> Result<(), NotReloadable> {
     }
 }
 
-/// What a controller runs on this node itself.
+/// The runner of a controller on this node itself.
 fn own_runner(config: &Config) -> Option<&CommandType> {
     config.controller.as_ref().map(|controller| &*controller.runner)
 }
 
-/// What of a controller only a restart can change.
+/// The settings of a controller that only a restart can change.
 fn fixed_of_controller(config: &Config) -> Option<impl PartialEq> {
     let controller = config.controller.as_ref()?;
     let ControllerOptions { node_type, store, store_password_file, peers, .. } = controller;
     Some((*node_type, store, store_password_file, peers.service, &peers.tls_server))
 }
 
-/// True if each value occurs as often on both sides, in whatever order.
+/// True if each value occurs as often on both sides, in any order.
 fn same<T: PartialEq>(old: &[T], new: &[T]) -> bool {
     let count = |all: &[T], wanted: &T| all.iter().filter(|item| *item == wanted).count();
     old.len() == new.len() && old.iter().all(|item| count(old, item) == count(new, item))

@@ -1,17 +1,15 @@
-//! The shape of the grammar: what a directive and a parameter can be.
+//! The grammar's types: what a directive and a parameter can be.
 //!
-//! Owns the types of the table and the look-up by name, which ignores case. The table itself is made from the
-//! declarations in `directives`; reading, checking, help and reference all follow it. It refuses to know what a
-//! setting is for.
-
-use super::directives::DIRECTIVES;
+//! Owns the types of the table and the look-up of a parameter by name, which ignores case. The declarations in
+//! `directives` make the table itself; reading, checking, help and reference all follow it. It refuses to know what
+//! a setting is for.
 
 /// The kind of a parameter's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Text; numbers and booleans are taken as text.
+pub enum ValueKind {
+    /// Text; numbers and booleans are read as text.
     Text,
-    /// A whole number; as text also `0660`, `0x1b0`.
+    /// A whole number; also a text such as `0660` or `0x1b0`.
     Int,
     /// A number.
     Float,
@@ -23,11 +21,11 @@ pub enum Kind {
     NodeCosts,
     /// A list of maps, each a firewall rule.
     FirewallRules,
-    /// A map of anything.
+    /// A list of maps; each is a firewall rule.
     FreeMap,
 }
 
-impl Kind {
+impl ValueKind {
     /// The kind as an error message names it.
     pub const fn wanted(self) -> &'static str {
         self.words().0
@@ -52,37 +50,37 @@ impl Kind {
     }
 }
 
-/// The meaning of a parameter's text for the rest of the configuration.
+/// What a parameter's text means for the rest of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Nothing.
+pub enum ValueRole {
+    /// No meaning.
     Plain,
-    /// It names a thing of this kind, and no other may have the same name.
+    /// It names a thing of this kind; no other of the kind may have the same name.
     Defines(&'static str),
     /// It is the `name` of a directive of this kind.
     Refers(&'static str),
-    /// If true, this directive must be there.
+    /// If the value is true, this directive must be given.
     Needs(&'static str),
 }
 
 /// A parameter of a directive.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
-    /// In lower case.
+    /// Its name, in lower case.
     pub name: &'static str,
     /// The kind of its values.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Its meaning for other directives.
-    pub role: Role,
-    /// Its value if it is not given, as text.
+    pub role: ValueRole,
+    /// Its default, as text.
     pub default: Option<&'static str>,
-    /// True if an empty text stands for the default, too.
+    /// True if an empty text also stands for the default.
     pub empty_is_default: bool,
     /// True if it must be given.
     pub required: bool,
     /// True if its name may be left out.
     pub bare: bool,
-    /// True if only configurations of receptor have it.
+    /// True if it is only in the grammar for configurations of receptor.
     pub former: bool,
     /// Its declaration's comment: the first line is the help text, the rest is for the reference.
     pub docs: &'static [&'static str],
@@ -93,8 +91,8 @@ impl Parameter {
     pub(super) const fn new(name: &'static str, docs: &'static [&'static str]) -> Self {
         Self {
             name,
-            kind: Kind::Text,
-            role: Role::Plain,
+            kind: ValueKind::Text,
+            role: ValueRole::Plain,
             default: None,
             empty_is_default: false,
             required: false,
@@ -112,7 +110,7 @@ impl Parameter {
 
 /// The sections of the help text, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
+pub enum HelpSection {
     /// The node itself.
     Node,
     /// Links to neighbours.
@@ -127,8 +125,8 @@ pub enum Group {
     Certificates,
 }
 
-impl Group {
-    /// All groups, in the order of the help text.
+impl HelpSection {
+    /// All sections, in the order of the help text.
     pub const ALL: [Self; 6] =
         [Self::Node, Self::Backends, Self::Services, Self::Work, Self::Tls, Self::Certificates];
 
@@ -148,10 +146,10 @@ impl Group {
 /// A directive.
 #[derive(Debug)]
 pub struct Directive {
-    /// In lower case.
+    /// Its name, in lower case.
     pub name: &'static str,
     /// Its section in the help text.
-    pub group: Group,
+    pub group: HelpSection,
     /// Its declaration's comment: the first line is the help text, the rest is for the reference.
     pub docs: &'static [&'static str],
     /// Its parameters, in the order of the help text.
@@ -160,31 +158,26 @@ pub struct Directive {
     pub singleton: bool,
     /// True if no other directive may occur with it.
     pub exclusive: bool,
-    /// The consequence, if this version does nothing with it.
+    /// The consequence, if this version does nothing for the directive.
     pub without_effect: Option<&'static str>,
 }
 
 impl Directive {
     pub(super) fn new(
         name: &'static str,
-        group: Group,
+        group: HelpSection,
         docs: &'static [&'static str],
         parameters: Vec<Parameter>,
     ) -> Self {
         Self { name, group, docs, parameters, singleton: false, exclusive: false, without_effect: None }
     }
 
-    /// The directive of this name in any case.
-    pub fn find(name: &str) -> Option<&'static Self> {
-        DIRECTIVES.iter().find(|directive| directive.name.eq_ignore_ascii_case(name))
-    }
-
-    /// Its parameters, without those that only others' configurations have.
+    /// Its parameters, without those only for configurations of receptor.
     pub fn current(&self) -> impl Iterator<Item = &Parameter> {
         self.parameters.iter().filter(|parameter| !parameter.former)
     }
 
-    /// The parameter of this name in any case.
+    /// The parameter of this name, in any case.
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|parameter| parameter.name.eq_ignore_ascii_case(name))
     }

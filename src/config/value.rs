@@ -1,109 +1,59 @@
-//! Values as they were written, and their conversion to the kinds of the schema.
+//! The conversion of values as they were written to the kinds of the schema.
 //!
-//! Owns the tree that both the YAML reader and the command line fill, and the rules of conversion: text is
-//! taken for numbers and booleans, numbers and booleans for text, JSON text for lists and maps. It refuses to
-//! know which values a parameter allows beyond its kind.
+//! Owns the rules of conversion: text can become numbers and booleans, these can become text, and JSON text can become
+//! lists and maps. The YAML reader and the command line fill the same tree. It refuses to know which values a parameter
+//! allows beyond its kind.
 
 use super::error::{invalid, wrong_type};
-use super::schema::Kind;
-
-/// A value and where it was written.
-#[derive(Debug, Clone)]
-pub struct Located {
-    /// The line of the file, or the argument of the command line.
-    pub(super) position: u64,
-    pub(super) value: Value,
-}
-
-/// A value as written.
-#[derive(Debug, Clone)]
-pub(super) enum Value {
-    Null,
-    Flag(bool),
-    Int(i64),
-    Float(f64),
-    Text(String),
-    List(Vec<Located>),
-    /// In the order of the file. Once a file is read, keys are texts and unique.
-    Map(Vec<(Located, Located)>),
-}
+use super::schema::ValueKind;
+pub(super) use crate::yaml::{Located, Value, quoted};
 
 impl Located {
-    pub(super) fn text(position: u64, text: impl Into<String>) -> Self {
-        Self { position, value: Value::Text(text.into()) }
-    }
-
-    /// The value as an error message shows it.
-    pub(super) fn show(&self) -> String {
-        match &self.value {
-            Value::Null => "an empty value".to_owned(),
-            Value::Flag(flag) => flag.to_string(),
-            Value::Int(number) => number.to_string(),
-            Value::Float(number) => number.to_string(),
-            Value::Text(text) => quoted(text),
-            Value::List(_) => "a list".to_owned(),
-            Value::Map(_) => "a map".to_owned(),
-        }
-    }
-
-    /// The text of a key, or of a value shaped as one.
-    pub(super) fn name(&self) -> &str {
-        if let Value::Text(text) = &self.value { text } else { "" }
-    }
-
     pub(super) fn is_true(&self) -> bool {
         matches!(self.value, Value::Flag(true))
     }
 
-    /// The items of a list.
-    pub(super) fn items(&self) -> &[Self] {
-        if let Value::List(items) = &self.value { items } else { &[] }
-    }
-
-    /// The entries of a map.
-    pub(super) fn entries(&self) -> &[(Self, Self)] {
-        if let Value::Map(entries) = &self.value { entries } else { &[] }
-    }
-
-    /// The same value in the shape of a kind: texts as numbers and booleans, these as texts, JSON text as what it
-    /// stands for.
-    pub(super) fn shaped(self, kind: Kind) -> Result<Self, String> {
+    /// Converts the value to a kind: texts to numbers and booleans, these to texts, and JSON text to the lists or
+    /// maps that it stands for.
+    pub(super) fn shaped(self, kind: ValueKind) -> Result<Self, String> {
         let given = self.unpacked(kind)?;
         let value = match (kind, &given.value) {
-            (Kind::Text, _) => given.as_text().map(Value::Text),
-            (Kind::Int, _) => given.as_int().map(Value::Int),
-            (Kind::Float, _) => given.as_float().map(Value::Float),
-            (Kind::Flag, _) => given.as_flag().map(Value::Flag),
-            (Kind::TextList | Kind::FirewallRules, Value::Null) => Some(Value::List(Vec::new())),
-            (Kind::NodeCosts | Kind::FreeMap, Value::Null) => Some(Value::Map(Vec::new())),
-            (Kind::TextList, Value::List(items)) => {
-                let texts = items.iter().map(|item| item.clone().shaped(Kind::Text));
+            (ValueKind::Text, _) => given.as_text().map(Value::Text),
+            (ValueKind::Int, _) => given.as_int().map(Value::Int),
+            (ValueKind::Float, _) => given.as_float().map(Value::Float),
+            (ValueKind::Flag, _) => given.as_flag().map(Value::Flag),
+            (ValueKind::TextList | ValueKind::FirewallRules, Value::Null) => Some(Value::List(Vec::new())),
+            (ValueKind::NodeCosts | ValueKind::FreeMap, Value::Null) => Some(Value::Map(Vec::new())),
+            (ValueKind::TextList, Value::List(items)) => {
+                let texts = items.iter().map(|item| item.clone().shaped(ValueKind::Text));
                 Some(Value::List(texts.collect::<Result<_, _>>()?))
             }
-            (Kind::TextList, _) => {
+            (ValueKind::TextList, _) => {
                 let text = given.as_text();
                 text.map(|text| Value::List(vec![Self::text(given.position, text)]))
             }
-            (Kind::NodeCosts, Value::Map(entries)) => {
+            (ValueKind::NodeCosts, Value::Map(entries)) => {
                 let cost =
-                    |(node, cost): &(Self, Self)| Ok((node.clone(), cost.clone().shaped(Kind::Float)?));
+                    |(node, cost): &(Self, Self)| Ok((node.clone(), cost.clone().shaped(ValueKind::Float)?));
                 Some(Value::Map(entries.iter().map(cost).collect::<Result<_, String>>()?))
             }
-            (Kind::FirewallRules, Value::List(_)) | (Kind::FreeMap, Value::Map(_)) => return Ok(given),
-            (Kind::NodeCosts | Kind::FirewallRules | Kind::FreeMap, _) => None,
+            (ValueKind::FirewallRules, Value::List(_)) | (ValueKind::FreeMap, Value::Map(_)) => {
+                return Ok(given);
+            }
+            (ValueKind::NodeCosts | ValueKind::FirewallRules | ValueKind::FreeMap, _) => None,
         };
         let wrong = || wrong_type(&given.show(), kind.wanted());
         Ok(Self { value: value.ok_or_else(wrong)?, ..given })
     }
 
     /// Adds a repeated list or map to this one, if its kind grows by repetition. False if the new one replaces it.
-    pub(super) fn grow(&mut self, kind: Kind, more: &Self) -> bool {
+    pub(super) fn grow(&mut self, kind: ValueKind, more: &Self) -> bool {
         match (kind, &mut self.value) {
-            (Kind::TextList | Kind::FirewallRules, Value::List(list)) => {
+            (ValueKind::TextList | ValueKind::FirewallRules, Value::List(list)) => {
                 list.extend_from_slice(more.items());
                 true
             }
-            (Kind::NodeCosts, Value::Map(map)) => {
+            (ValueKind::NodeCosts, Value::Map(map)) => {
                 map.retain(|(key, _)| more.entries().iter().all(|(other, _)| other.name() != key.name()));
                 map.extend_from_slice(more.entries());
                 true
@@ -112,7 +62,7 @@ impl Located {
         }
     }
 
-    /// True for what says no more than leaving the parameter out.
+    /// True if the value means the same as leaving the parameter out.
     pub(super) fn is_blank(&self) -> bool {
         match &self.value {
             Value::Null => true,
@@ -129,7 +79,7 @@ impl Located {
         matches!(&self.value, Value::Text(text) if text.is_empty())
     }
 
-    /// The value as text, if it is a single one. A fraction prints as Go prints it.
+    /// The value as text, unless it is a list, a map or nothing. A fraction prints as Go prints it.
     pub(super) fn as_text(&self) -> Option<String> {
         match &self.value {
             Value::Text(text) => Some(text.clone()),
@@ -141,11 +91,11 @@ impl Located {
     }
 
     fn as_int(&self) -> Option<i64> {
-        /// Below this every whole float is exact.
+        /// Up to this size every whole float is exact.
         const EXACT: f64 = 9_007_199_254_740_992.0;
         match &self.value {
             Value::Int(number) => Some(*number),
-            // YAML reads `08` as the float 8, because it is no octal number.
+            // YAML reads `08` as the float 8, because it is not an octal number.
             Value::Float(number) if number.fract() == 0.0 && number.abs() <= EXACT => Some(*number as i64),
             Value::Text(text) => parse_int(text),
             Value::Float(_) | Value::Null | Value::Flag(_) | Value::List(_) | Value::Map(_) => None,
@@ -171,12 +121,12 @@ impl Located {
         }
     }
 
-    /// The tree in JSON text that begins with the bracket of the kind; other values as they are.
-    fn unpacked(self, kind: Kind) -> Result<Self, String> {
+    /// Parses JSON text that begins with the bracket of the kind; other values stay as they are.
+    fn unpacked(self, kind: ValueKind) -> Result<Self, String> {
         let bracket = match kind {
-            Kind::TextList | Kind::FirewallRules => '[',
-            Kind::NodeCosts | Kind::FreeMap => '{',
-            Kind::Text | Kind::Int | Kind::Float | Kind::Flag => return Ok(self),
+            ValueKind::TextList | ValueKind::FirewallRules => '[',
+            ValueKind::NodeCosts | ValueKind::FreeMap => '{',
+            ValueKind::Text | ValueKind::Int | ValueKind::Float | ValueKind::Flag => return Ok(self),
         };
         match &self.value {
             Value::Text(text) if text.starts_with(bracket) => {
@@ -207,30 +157,6 @@ impl Located {
         };
         Self { position, value }
     }
-
-    pub(super) fn to_json(&self) -> serde_json::Value {
-        use serde_json::Value as Json;
-        match &self.value {
-            Value::Null => Json::Null,
-            Value::Flag(flag) => Json::from(*flag),
-            Value::Int(number) => Json::from(*number),
-            Value::Float(number) => Json::from(*number),
-            Value::Text(text) => Json::from(text.as_str()),
-            Value::List(items) => items.iter().map(Self::to_json).collect(),
-            Value::Map(map) => {
-                map.iter().map(|(key, value)| (key.name().to_owned(), value.to_json())).collect()
-            }
-        }
-    }
-}
-
-/// A text as an error message shows it: quoted, escaped and not endless.
-pub(super) fn quoted(text: &str) -> String {
-    const SHOWN: usize = 80;
-    match text.char_indices().nth(SHOWN) {
-        None => format!("{text:?}"),
-        Some((end, _)) => format!("{:?}...", &text[..end]),
-    }
 }
 
 /// Reads a whole number in Go's notation: `0x`, `0b`, `0o` or a leading `0` choose the base, `_` separates.
@@ -251,7 +177,7 @@ fn parse_int(text: &str) -> Option<i64> {
     } else {
         (10, lower.as_str())
     };
-    // The standard library would take a second sign.
+    // The standard library would accept a second sign.
     if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) || digits.ends_with('_') {
         return None;
     }

@@ -1,14 +1,14 @@
-//! System calls that git, ssh, Python and ansible-galaxy make, whatever their versions. Every other call is answered as by a
-//! kernel without it: those that reach other processes by their numbers, and whatever kernels learn later.
+//! System calls that git, ssh, Python and ansible-galaxy make in any version. All other calls fail as on a kernel
+//! without them: among others, calls that reach into other processes, and calls of newer kernels.
 //!
-//! Owns that list. What is refused of the calls in it that make sockets, `sockets` knows.
+//! Owns the list of allowed calls. `sockets` knows which sockets the allowed calls may not make.
 
 use nix::libc;
 use seccompiler::{SeccompAction, SeccompRule};
 
 use super::sockets::{Rules, apply, has};
 
-/// Names of system calls, as many as fit into a line.
+/// A list of system calls, without the prefix that makes each a constant of `libc`.
 macro_rules! calls { ($($call:ident)*) => { &[$(libc::$call),*] } }
 
 const COMMON: &[i64] = calls! {
@@ -37,7 +37,7 @@ const COMMON: &[i64] = calls! {
     SYS_recvmmsg SYS_shutdown SYS_getrandom
 };
 
-/// Those of one kind of processor, which are older in part.
+/// System calls of this processor only, most of them older forms of calls in [`COMMON`].
 #[cfg(target_arch = "x86_64")]
 const OWN: &[i64] = calls! {
     SYS_access SYS_alarm SYS_arch_prctl SYS_chmod SYS_chown SYS_creat SYS_dup2 SYS_epoll_create SYS_epoll_wait
@@ -46,19 +46,20 @@ const OWN: &[i64] = calls! {
     SYS_select SYS_setrlimit SYS_signalfd SYS_stat SYS_symlink SYS_sync_file_range SYS_time SYS_unlink SYS_utime
     SYS_utimes SYS_vfork
 };
-/// renameat, sync_file_range, getrlimit, setrlimit and fchmodat2, for which the crate `libc` has no names.
+/// renameat, sync_file_range, getrlimit, setrlimit and fchmodat2, for which the crate `libc` has no names here.
 #[cfg(not(target_arch = "x86_64"))]
 const OWN: &[i64] = &[38, 84, 163, 164, 452];
 
-/// The flags of clone for namespaces, in which a process had all rights: CLONE_NEWNS, and CLONE_NEWCGROUP to CLONE_NEWNET.
+/// The flags with which clone makes namespaces, in which a process would have all rights: CLONE_NEWNS, and
+/// CLONE_NEWCGROUP to CLONE_NEWNET.
 const NAMESPACES: u64 = 0x7e02_0000;
 
-/// Refuses all others to this process and all that it starts.
+/// Refuses all other calls to this process and to the processes that it starts.
 pub(super) fn refuse() -> Result<(), seccompiler::Error> {
     let mut allowed: Rules = COMMON.iter().chain(OWN).map(|call| (*call, Vec::new())).collect();
     let without = |bits| Ok::<_, seccompiler::BackendError>(vec![SeccompRule::new(vec![has(0, bits, 0)?])?]);
     allowed.insert(libc::SYS_clone, without(NAMESPACES)?);
-    // The limits of this process, and not of one with a number.
+    // Only the limits of this process (process ID 0), not of others.
     allowed.insert(libc::SYS_prlimit64, without(u64::from(u32::MAX))?);
     apply(allowed, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()), SeccompAction::Allow)
 }

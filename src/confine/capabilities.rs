@@ -1,5 +1,5 @@
-//! Capabilities, of which a command that was started by root would have all: it could make a node of a disk in its own
-//! directory and read that.
+//! Drops capabilities. A command that was started by root would have all of them, and could, for example, make a device
+//! node for a disk in its own directory and read the disk. Refuses to know what the command is.
 
 use rustix::io::Result;
 use rustix::thread::{
@@ -7,13 +7,14 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// Gives up all of them, for programs started later too.
+/// Gives up all capabilities, also for programs that this process starts later.
 pub(super) fn drop_all() -> Result<()> {
     if capabilities(None)?.permitted.is_empty() {
         return Ok(());
     }
     for capability in CapabilitySet::all().iter() {
-        // One that this kernel does not know, or that may not be removed, as there is no right to: it is not there either.
+        // Fails if the kernel does not know the capability, or without CAP_SETPCAP. `no_new_privs` then keeps programs
+        // from gaining it.
         let _unless_unknown = remove_capability_from_bounding_set(capability);
     }
     let none = CapabilitySet::empty();

@@ -1,4 +1,5 @@
-//! What a confined command has started: nothing of it outlives the command, whatever session or environment it chose.
+//! The processes that a confined command has started: none outlives the command, whatever session or environment it
+//! has. Refuses to know what they do.
 
 use std::fs;
 
@@ -6,20 +7,20 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_
 
 use crate::os::ending::kill_all;
 
-/// Whatever loses its parent below this process becomes a child of it.
+/// Makes this process the parent of all its descendants that lose their parent.
 pub(super) fn adopt_orphans() -> rustix::io::Result<()> {
     set_child_subreaper(Some(getpid()))
 }
 
-/// Kills all that descends from this process. Blocks for a limited time.
+/// Kills all descendants of this process. Blocks for a limited time.
 pub(super) fn end_all() {
-    // Those of a child that ends are there at the next look.
+    // When a child ends, its own children become children of this process, and the next look finds them.
     let living = || {
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         children()
     };
     kill_all(living, |&child| {
-        // One that has just ended is reaped at the next look.
+        // Fails if the child has just ended; the next look reaps it.
         let _ = kill_process(child, Signal::KILL);
     });
 }

@@ -1,5 +1,6 @@
-//! The kernel's fence (Landlock): which rights hold below which paths, and the one port that may be connected to. A
-//! right that the kernel cannot govern yet is left alone, but those that any use would need.
+//! The kernel's fence (Landlock): which rights hold below which paths, and the only port that may be connected to. A
+//! right that the kernel cannot govern yet stays unrestricted, but without the rights of [`OLDEST`] there is no fence.
+//! Refuses to know which paths a command needs.
 
 use std::path::PathBuf;
 
@@ -8,10 +9,10 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
 };
 
-/// Without these there is no fence: what was opened could be truncated.
-const LEAST: ABI = ABI::V3;
-/// The last one that is known here: signals and abstract sockets end at the fence.
-const MOST: ABI = ABI::V6;
+/// The oldest version that is of use: before it, files outside could be truncated.
+const OLDEST: ABI = ABI::V3;
+/// The newest version that is used: signals and abstract sockets do not pass the fence.
+const NEWEST: ABI = ABI::V6;
 const TERMINALS: [&str; 3] = ["/dev/null", "/dev/ptmx", "/dev/pts"];
 const SHARED_MEMORY: &str = "/dev/shm";
 const SOURCES: [&str; 3] = ["/dev/urandom", "/dev/random", "/dev/zero"];
@@ -24,15 +25,16 @@ pub(super) fn is_supported() -> bool {
 fn ruleset() -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::from_all(LEAST))?
+        .handle_access(AccessFs::from_all(OLDEST))?
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(MOST))?
-        .handle_access(AccessNet::from_all(MOST))?
-        .scope(Scope::from_all(MOST))?
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?
         .create()
 }
 
-/// Encloses this process and all that it starts, if the kernel can. Its way out is the port of the proxy.
+/// Encloses this process and the processes that it starts, if the kernel can. They may connect only to the port of the
+/// proxy.
 pub(super) fn enclose(read: &[PathBuf], write: &[PathBuf], proxy: u16) -> Result<(), RulesetError> {
     if !is_supported() {
         return Ok(());
@@ -50,9 +52,9 @@ pub(super) fn enclose(read: &[PathBuf], write: &[PathBuf], proxy: u16) -> Result
     Ok(())
 }
 
-/// What may be done in a directory of its own: anything but running programs from it, and making sockets and nodes of
-/// devices.
+/// The rights in a directory that the command may change: all but running programs from it and making sockets and
+/// device nodes.
 fn changes() -> BitFlags<AccessFs> {
     let special = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock | AccessFs::IoctlDev;
-    AccessFs::from_all(MOST) & !(special | AccessFs::Execute)
+    AccessFs::from_all(NEWEST) & !(special | AccessFs::Execute)
 }

@@ -1,4 +1,5 @@
-//! Which hosts may be reached, by their names and by the addresses that these really have.
+//! Which hosts may be reached, by their names and by the addresses that the names resolve to. Refuses to know who
+//! connects.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,17 +8,17 @@ use regex::Regex;
 /// The name that every machine has for itself.
 const LOCALHOST: &str = "localhost";
 
-/// Hosts that were named; without any, all but this machine and what only its own network knows.
+/// The hosts that may be reached. If none is named, all but those that [`is_near`] finds.
 #[derive(Debug)]
-pub(super) struct Hosts(Vec<Named>);
+pub(super) struct AllowedHosts(Vec<HostPattern>);
 
 #[derive(Debug)]
-enum Named {
+enum HostPattern {
     Exactly(String),
     By(Regex),
 }
 
-impl Named {
+impl HostPattern {
     fn matches(&self, text: &str) -> bool {
         match self {
             Self::Exactly(name) => name.eq_ignore_ascii_case(text),
@@ -26,55 +27,60 @@ impl Named {
     }
 }
 
-impl Hosts {
-    /// Names, and expressions between slashes.
+impl AllowedHosts {
+    /// Takes names, and expressions between slashes.
     pub(super) fn new(names: &[String]) -> Result<Self, regex::Error> {
         let named =
             names.iter().map(|name| match name.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
-                Some(expression) => Regex::new(&format!("^(?:{expression})$")).map(Named::By),
-                None => Ok(Named::Exactly(name.clone())),
+                Some(expression) => Regex::new(&format!("^(?:{expression})$")).map(HostPattern::By),
+                None => Ok(HostPattern::Exactly(name.clone())),
             });
         Ok(Self(named.collect::<Result<_, _>>()?))
     }
 
-    fn names(&self, text: &str) -> bool {
+    fn is_named(&self, text: &str) -> bool {
         self.0.iter().any(|named| named.matches(text))
     }
 
-    /// Whether a host may be reached whose address somebody else finds.
-    pub(super) fn allow_name(&self, host: &str) -> bool {
+    /// Whether a host may be reached through another proxy, which resolves its name.
+    pub(super) fn allows_name(&self, host: &str) -> bool {
         match host.parse() {
-            Ok(address) => self.allow(host, address),
-            Err(_) if host.eq_ignore_ascii_case(LOCALHOST) => self.names(host),
-            Err(_) => self.0.is_empty() || self.names(host),
+            Ok(address) => self.allows(host, address),
+            Err(_) if host.eq_ignore_ascii_case(LOCALHOST) => self.is_named(host),
+            Err(_) => self.0.is_empty() || self.is_named(host),
         }
     }
 
-    /// Whether a connection that leads to an address of this machine may stay: its other addresses are near as well.
-    pub(super) fn allow_own(&self, address: IpAddr) -> bool {
+    /// Whether a connection to an address of this machine may stay. Loopback and link-local addresses were checked
+    /// before; any other address of this machine has to be named.
+    pub(super) fn allows_own_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        is_near(address) || self.names(&address.to_string())
+        is_near(address) || self.is_named(&address.to_string())
     }
 
     /// Whether a host may be reached at this address.
-    pub(super) fn allow(&self, host: &str, address: IpAddr) -> bool {
+    pub(super) fn allows(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        if self.names(&address.to_string()) {
+        if self.is_named(&address.to_string()) {
             return true;
         }
         let is_own_name = host.eq_ignore_ascii_case(LOCALHOST) && address.is_loopback();
-        if is_near(address) { is_own_name && self.names(host) } else { self.0.is_empty() || self.names(host) }
+        if is_near(address) {
+            is_own_name && self.is_named(host)
+        } else {
+            self.0.is_empty() || self.is_named(host)
+        }
     }
 }
 
-/// Servers of clouds that give credentials to whoever asks, at addresses that are none of the link.
+/// Metadata servers of clouds, which give credentials to anybody, at addresses that are not link-local.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// This machine, and what only its link or its cloud knows.
+/// Whether an address is this machine's, link-local, or a cloud's metadata server.
 fn is_near(address: IpAddr) -> bool {
     METADATA.contains(&address)
         || match address {
@@ -91,7 +97,7 @@ mod tests {
 
     fn allows(names: &[&str], host: &str, address: &str) -> bool {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        Hosts::new(&names).unwrap().allow(host, address.parse().unwrap())
+        AllowedHosts::new(&names).unwrap().allows(host, address.parse().unwrap())
     }
 
     #[test]

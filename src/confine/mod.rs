@@ -1,9 +1,9 @@
-//! A command that handles what strangers wrote, kept to a few directories.
+//! Runs a command that handles data of strangers, confined to a few directories.
 //!
-//! This program in a hidden mode takes all rights from itself that such a command does not need, and then becomes the
-//! command: nothing happens between a fork and an exec. In another one it stays outside, and is the command's way to the
-//! network. It owns what the command may read, write and reach, and the kernel's means for that. What the command is for
-//! it does not know.
+//! The program has two hidden modes. One gives up all rights that the command does not need and then becomes the
+//! command, so that no code runs between a fork and an exec. The other stays outside, and is the command's only way to
+//! the network. This room owns what the command may read, write and reach, and how the kernel enforces it. It does not
+//! know what the command is for.
 
 mod calls;
 mod capabilities;
@@ -26,17 +26,20 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use self::hosts::Hosts;
+use self::hosts::AllowedHosts;
 
-/// First argument that turns the program into a confined command. The command's words follow, and at last its confinement.
+/// The first argument with which this program runs a confined command. The command's words follow, and finally its
+/// confinement as JSON.
 pub(crate) const ARGUMENT: &str = "__confine";
-/// This program, even if another one has been installed in its place.
+/// The file of this program, even if another file was installed in its place.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
-/// The same for the process inside, which gets the port of its proxy first.
+/// The first argument of the process that becomes the command. The proxy's port follows, then the same words as after
+/// [`ARGUMENT`].
 const INSIDE: &str = "__confined";
-/// How programs are told of the proxy, and of servers that need none; and this one of its own, if it has one.
+/// Variables that tell programs of the proxy, and this program of the proxy that it has to use itself.
 pub(crate) const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+/// Variables that name servers to be reached without the proxy.
 pub(crate) const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 /// The exit code if the command cannot be confined.
 const CANNOT: i32 = 126;
@@ -44,12 +47,12 @@ const CANNOT: i32 = 126;
 const WITHHELD: [&str; 5] =
     ["SSH_AUTH_SOCK", "SSH_ASKPASS", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "NOTIFY_SOCKET"];
 
-/// What the kernel can keep from a command. Ask once: it stays the same until the next boot.
+/// What the kernel can keep from a command. It does not change until the next boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Support {
     /// All but a few directories.
     Files,
-    /// Unix sockets, and perhaps the directories that are hidden.
+    /// Unix sockets, and perhaps hidden directories.
     SocketsOnly,
 }
 
@@ -60,27 +63,28 @@ impl Support {
     }
 }
 
-/// What a command may do with files, beside running the programs of the system.
+/// What a command may read, write and reach, besides the programs of the system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Confinement {
     /// Directories that it may change.
     pub(crate) write: Vec<PathBuf>,
     /// Files and directories that it may read.
     pub(crate) read: Vec<PathBuf>,
-    /// Directories of which it shall see nothing but what it may read or change.
+    /// Directories in which it sees only what it may read or change.
     pub(crate) hidden: Vec<PathBuf>,
-    /// Hosts that it may reach, by name or by an expression between slashes; without any, all but this machine.
+    /// Hosts that it may reach, by name or by an expression between slashes. If empty, all but this machine, link-local
+    /// addresses and clouds' metadata servers.
     pub(crate) hosts: Vec<String>,
     /// Its home directory, in which it starts.
     pub(crate) home: PathBuf,
     /// Its directory for temporary files.
     pub(crate) temporary: PathBuf,
-    /// Variables of its environment, unless they are set.
+    /// Further variables of its environment. Those that are set already keep their values.
     pub(crate) variables: BTreeMap<String, PathBuf>,
 }
 
-/// Becomes what this process was started for, if that is a confined command. Call it first in `main`, before any thread
-/// exists.
+/// Runs one of the hidden modes if this process was started for it, and returns otherwise. Call it first in `main`,
+/// before any thread exists.
 pub(crate) fn main_if_asked() {
     let mut words = std::env::args_os().skip(1);
     let why = match words.next() {
@@ -98,10 +102,10 @@ pub(crate) fn main_if_asked() {
     std::process::exit(CANNOT);
 }
 
-/// Runs the command in a process of its own, and beside it the proxy that is its way out. Returns its exit code.
+/// Runs the command in a process of its own, and its proxy in this one. Returns the command's exit code.
 fn run(words: Vec<OsString>) -> Result<i32, String> {
     let confinement = parse(words.last().ok_or("nothing says how")?)?;
-    let hosts = Hosts::new(&confinement.hosts).map_err(|error| error.to_string())?;
+    let hosts = AllowedHosts::new(&confinement.hosts).map_err(|error| error.to_string())?;
     let failed = |error: std::io::Error| error.to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     children::adopt_orphans().map_err(|error| error.to_string())?;
@@ -158,7 +162,7 @@ fn become_command(mut words: Vec<OsString>) -> Result<Infallible, String> {
     Err(format!("{}: {}", program.display(), command.exec()))
 }
 
-/// Takes from this process, and from all that it starts, what the command does not need.
+/// Takes from this process, and from processes that it starts, all rights that the command does not need.
 fn enclose(confinement: &Confinement, readable: &[PathBuf], port: u16) -> Result<(), String> {
     let kept = readable.iter().chain(&confinement.write);
     mounts::hide(&confinement.hidden, kept).map_err(|error| format!("mounts: {error}"))?;
@@ -167,7 +171,7 @@ fn enclose(confinement: &Confinement, readable: &[PathBuf], port: u16) -> Result
     rustix::thread::set_no_new_privs(true).map_err(|error| format!("new rights: {error}"))?;
     fence::enclose(readable, &confinement.write, port).map_err(|error| format!("Landlock: {error}"))?;
     sockets::refuse().and_then(|()| calls::refuse()).map_err(|error| format!("seccomp: {error}"))?;
-    // Last, as a change of rights undoes it: a command whose proxy has ended is ended too.
+    // Kills the command when the process of its proxy ends. Last, because a change of rights clears this setting.
     let ended = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     ended.map_err(|error| error.to_string())
 }

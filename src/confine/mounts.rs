@@ -1,5 +1,6 @@
-//! Directories of which a command shall not even know what is in them: an empty one lies over each, in a view of the
-//! file system of the command's own. Where the kernel grants this user no such view, the fence has to do.
+//! Hides directories from a command, down to the names in them: an empty directory is mounted over each, in a mount
+//! namespace of the command's own. If the kernel grants this user no such namespace, only the fence protects them.
+//! Refuses to know which directories are hidden, and why.
 
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,10 +11,10 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 use rustix::fs::{Mode, OFlags};
 
-/// For a few names.
+/// Options of the empty file system: it only holds the names of paths that are kept.
 const EMPTY: &str = "size=256k,mode=0755";
 
-/// Hides directories, but not what is kept of them.
+/// Hides directories, except for the paths in them that are kept.
 pub(super) fn hide<'a>(
     hidden: &[PathBuf],
     kept: impl Iterator<Item = &'a PathBuf> + Clone,
@@ -22,14 +23,14 @@ pub(super) fn hide<'a>(
         return Ok(());
     }
     let private = MsFlags::MS_REC | MsFlags::MS_SLAVE;
-    // A container's own rules may allow the one and not the other.
+    // A container may allow a namespace but no mounts in it.
     if mount::<Path, _, Path, Path>(None, Path::new("/"), None, private, None).is_err() {
         return Ok(());
     }
     for directory in hidden.iter().filter_map(|directory| directory.canonicalize().ok()) {
         let below = kept.clone().filter_map(|path| path.canonicalize().ok());
         let below: Vec<_> = below.filter(|path| path.starts_with(&directory)).collect();
-        // Whoever may have all of it has nothing to be hidden.
+        // A directory that is kept as a whole is not hidden.
         if !below.contains(&directory) {
             cover(&directory, &below)?;
         }
@@ -37,7 +38,8 @@ pub(super) fn hide<'a>(
     Ok(())
 }
 
-/// Takes a view of its own, with the rights over it that come with one of users if there are no others.
+/// Moves this process to a mount namespace of its own. Without the right to do so, it also takes a user namespace,
+/// which grants that right. False if neither works.
 fn has_own_view() -> bool {
     if unshare(CloneFlags::CLONE_NEWNS).is_ok() {
         return true;
@@ -65,12 +67,12 @@ fn cover(directory: &Path, kept: &[PathBuf]) -> nix::Result<()> {
             let _unless_refused = mount::<Path, _, Path, str>(None, directory, None, flags, Some(EMPTY));
             Ok(())
         }
-        // What it needs must be there, whatever else is.
+        // Uncovers the directory again, because the command needs what is kept more than the rest needs to be hidden.
         Err(_) => umount2(directory, MntFlags::MNT_DETACH),
     }
 }
 
-/// Lays what was opened before at its place.
+/// Mounts a file or directory that was opened before at its old path, over the cover.
 fn keep(file: &OwnedFd, path: &Path, is_directory: bool) -> std::io::Result<()> {
     if is_directory {
         fs::create_dir_all(path)?;

@@ -1,5 +1,5 @@
-//! What any program needs to run: the system's programs and libraries, the few files of /etc that they read, and, for one
-//! in Python, its virtual environment and the installation under that.
+//! The paths that any program needs to run: the system's programs and libraries, the few files of /etc that they read,
+//! and, for a Python script, its virtual environment and the installation below. Refuses to know which program it is.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,9 +10,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The system's programs and libraries. Other names of `/lib` are found by their beginning.
+/// The system's programs and libraries. [`of_system`] adds `/lib64` and the like, which begin with `/lib`.
 const PROGRAMS: [&str; 4] = ["/usr", "/bin", "/sbin", "/lib"];
-/// Files and directories of /etc that hold no secrets: users, names, certificates, and how libraries are found.
+/// Files and directories of /etc without secrets: users, names, certificates, and where libraries are.
 const OF_ETC: [&str; 30] = [
     "passwd",
     "group",
@@ -46,7 +46,7 @@ const OF_ETC: [&str; 30] = [
     "crypto-policies",
 ];
 const OF_SSH: [&str; 4] = ["ssh_config", "ssh_config.d", "ssh_known_hosts", "moduli"];
-/// Variables that name certificates, in files and directories.
+/// Variables that name files or directories of certificates.
 const CERTIFICATES: [&str; 7] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -56,13 +56,13 @@ const CERTIFICATES: [&str; 7] = [
     "CURL_CA_BUNDLE",
     "NIX_SSL_CERT_FILE",
 ];
-/// The longest first line of a script that the kernel reads.
+/// The bytes of a script's first line that the kernel reads at most.
 const FIRST_LINE: u64 = 256;
 const PYTHON: &str = "python";
 const PREFIXES: &str =
     "import sys; print(sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, sep='\\n')";
 
-/// The file of a program.
+/// The file of a program, searched for as a shell does.
 pub(super) fn find(program: &OsStr) -> Result<PathBuf, String> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
@@ -76,7 +76,7 @@ pub(super) fn find(program: &OsStr) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("{}: there is no such program", program.display()))
 }
 
-/// What every program may read. What is not there does no harm.
+/// The paths that every program may read. Some may not exist, which does no harm.
 pub(super) fn of_system() -> Vec<PathBuf> {
     let etc = Path::new("/etc");
     let begins = |directory: &str, with: &str| -> Vec<PathBuf> {
@@ -86,7 +86,7 @@ pub(super) fn of_system() -> Vec<PathBuf> {
     };
     let mut places: Vec<PathBuf> = PROGRAMS.iter().map(PathBuf::from).collect();
     places.extend(begins("/", "lib"));
-    // Where Debian keeps the settings of its Python.
+    // Debian keeps the settings of its Python there.
     places.extend(begins("/etc", PYTHON));
     places.extend(OF_ETC.iter().map(|name| etc.join(name)));
     places.extend(OF_SSH.iter().map(|name| etc.join("ssh").join(name)));
@@ -95,7 +95,7 @@ pub(super) fn of_system() -> Vec<PathBuf> {
     places
 }
 
-/// What a program needs beside: itself, and for a script in Python where its modules are.
+/// The paths that this program also needs: its file, and for a Python script the interpreter and its modules.
 pub(super) fn of_program(program: &Path) -> Result<Vec<PathBuf>, String> {
     let mut places = vec![program.to_owned()];
     let interpreter = match interpreter(program) {
@@ -111,7 +111,7 @@ pub(super) fn of_program(program: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(places)
 }
 
-/// The words behind `#!`.
+/// The words after `#!`.
 fn interpreter(program: &Path) -> Option<Vec<String>> {
     let mut line = Vec::new();
     let file = File::open(program).ok()?;
@@ -120,7 +120,7 @@ fn interpreter(program: &Path) -> Option<Vec<String>> {
     Some(words.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The program that those words name, by `env` perhaps.
+/// The interpreter that these words name, directly or through `env`.
 fn named(words: &[String]) -> Result<Option<PathBuf>, String> {
     let mut words = words.iter();
     let Some(first) = words.next() else { return Ok(None) };

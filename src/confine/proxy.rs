@@ -1,7 +1,8 @@
-//! The only way to the network: a proxy on the loopback, outside of the fence. It opens tunnels, and passes on requests of
-//! plain HTTP, to the hosts that may be reached. It looks at what names lead to, and connects to nothing else: redirects and
-//! the answers of a name server change nothing. If the environment names a proxy, that one is asked in turn. Whoever asks
-//! shows that the command has started it: all users of the machine reach the loopback.
+//! The only way to the network: a proxy on the loopback, outside the fence. It opens tunnels, and passes on requests of
+//! plain HTTP, to the allowed hosts. It resolves names itself and checks the addresses before it connects, so that
+//! neither redirects nor a name server get around the rules. If the environment names a proxy, that proxy resolves the
+//! names and connects. Clients need the command's password, because all users of the machine can reach the loopback.
+//! Refuses to know what the command is for.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,20 +15,21 @@ use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::hosts::Hosts;
+use super::hosts::AllowedHosts;
 use crate::backend::{Proxy, tunnel};
 
-/// Connections at a time; others wait.
-const MOST: usize = 64;
-/// The longest head of a request, and the time for it.
-const LONGEST: usize = 16 << 10;
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Most connections at a time; others wait.
+const MOST_CONNECTIONS: usize = 64;
+/// The longest head of a request, in bytes.
+const LONGEST_HEAD: usize = 16 << 10;
+/// How long a client may take to send the head.
+const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a host may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(60);
-/// A header with which a client asks for no other proxy in between: ssh goes its own way.
+/// A header with which a client (our ssh wrapper) asks for a connection without another proxy.
 const DIRECT: &str = "direct:";
 const AUTHORIZATION: &str = "proxy-authorization:";
-/// Headers of plain HTTP that end here.
+/// Headers of plain HTTP that are not passed on.
 const OF_PROXY: [&str; 5] = ["connection:", "proxy-connection:", AUTHORIZATION, "keep-alive:", DIRECT];
 
 /// Why there is no connection.
@@ -42,7 +44,7 @@ impl NoWay {
     fn answer(&self) -> &'static [u8] {
         match self {
             Self::NoRequest => b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            // Some clients show their password only then.
+            // Some clients send their password only after this answer.
             Self::Stranger => {
                 b"HTTP/1.1 407 For one sync\r\nProxy-Authenticate: Basic realm=\"meshd\"\r\nContent-Length: 0\r\n\
                   Connection: close\r\n\r\n"
@@ -59,7 +61,7 @@ impl NoWay {
 
 /// What a client asks for.
 #[derive(Debug, PartialEq, Eq)]
-struct Request {
+struct ProxyRequest {
     host: String,
     port: u16,
     is_direct: bool,
@@ -67,16 +69,17 @@ struct Request {
     head: Option<String>,
 }
 
-/// Who may be reached, and what whoever asks shows.
-struct Policy {
-    hosts: Hosts,
+/// The hosts that may be reached, and the credentials that clients have to send.
+struct ProxyPolicy {
+    hosts: AllowedHosts,
     authorization: String,
 }
 
 /// Serves until the process ends; `login` is a name and a password, as in a URL.
-pub(super) async fn serve(listener: TcpListener, hosts: Hosts, login: &str) {
+pub(super) async fn serve(listener: TcpListener, hosts: AllowedHosts, login: &str) {
     let authorization = format!("Basic {}", STANDARD.encode(login));
-    let (policy, slots) = (Arc::new(Policy { hosts, authorization }), Arc::new(Semaphore::new(MOST)));
+    let (policy, slots) =
+        (Arc::new(ProxyPolicy { hosts, authorization }), Arc::new(Semaphore::new(MOST_CONNECTIONS)));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         let Ok((client, _)) = listener.accept().await else { continue };
@@ -88,10 +91,10 @@ pub(super) async fn serve(listener: TcpListener, hosts: Hosts, login: &str) {
     }
 }
 
-async fn pass(mut client: TcpStream, policy: &Policy) {
+async fn pass(mut client: TcpStream, policy: &ProxyPolicy) {
     let (mut server, greeting) = match reach(&mut client, policy).await {
         Ok(reached) => reached,
-        // Whether the client reads it is its own business.
+        // The client may have gone, and does not have to read it.
         Err(refused) => return drop(client.write_all(refused.answer()).await),
     };
     let greeted = match greeting {
@@ -99,15 +102,15 @@ async fn pass(mut client: TcpStream, policy: &Policy) {
         None => client.write_all(b"HTTP/1.1 200 Connected\r\n\r\n").await,
     };
     if greeted.is_ok() {
-        // Both ends see how it ends.
+        // An error needs no report, because both ends see their connection end.
         drop(copy_bidirectional(&mut client, &mut server).await);
     }
 }
 
-/// The server that a client asks for, and what is to be said to it first.
-async fn reach(client: &mut TcpStream, policy: &Policy) -> Result<(TcpStream, Option<String>), NoWay> {
-    let head = timeout(PATIENCE, read_head(client)).await.ok().flatten().ok_or(NoWay::NoRequest)?;
-    let request = Request::parse(&head).ok_or(NoWay::NoRequest)?;
+/// Connects to the server that a client asks for. For plain HTTP, also returns the head to send to it first.
+async fn reach(client: &mut TcpStream, policy: &ProxyPolicy) -> Result<(TcpStream, Option<String>), NoWay> {
+    let head = timeout(HEAD_WITHIN, read_head(client)).await.ok().flatten().ok_or(NoWay::NoRequest)?;
+    let request = ProxyRequest::parse(&head).ok_or(NoWay::NoRequest)?;
     if !shows(&head, &policy.authorization) {
         return Err(NoWay::Stranger);
     }
@@ -119,16 +122,16 @@ fn shows(head: &str, authorization: &str) -> bool {
     shown.any(|line| line[AUTHORIZATION.len()..].trim() == authorization)
 }
 
-/// Whether a line is that header.
+/// Whether a line begins with that header.
 fn begins(line: &str, header: &str) -> bool {
     line.get(..header.len()).is_some_and(|it| it.eq_ignore_ascii_case(header))
 }
 
-/// Reads up to the blank line, and not a byte further.
+/// Reads up to the blank line. Byte by byte, because the next bytes are not the proxy's to read.
 async fn read_head(client: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        if head.len() >= LONGEST {
+        if head.len() >= LONGEST_HEAD {
             return None;
         }
         head.push(client.read_u8().await.ok()?);
@@ -136,7 +139,7 @@ async fn read_head(client: &mut TcpStream) -> Option<String> {
     String::from_utf8(head).ok()
 }
 
-impl Request {
+impl ProxyRequest {
     fn parse(head: &str) -> Option<Self> {
         let (first, headers) = head.split_once("\r\n")?;
         let [method, target, version]: [&str; 3] = first.split(' ').collect::<Vec<_>>().try_into().ok()?;
@@ -172,11 +175,11 @@ fn host_and_port(place: &str, usual: Option<u16>) -> Option<(String, u16)> {
     (!host.is_empty() && !host.contains('@')).then(|| (host.to_ascii_lowercase(), port))
 }
 
-async fn connect(request: &Request, hosts: &Hosts) -> Result<TcpStream, NoWay> {
-    let Request { host, port, is_direct, head } = request;
+async fn connect(request: &ProxyRequest, hosts: &AllowedHosts) -> Result<TcpStream, NoWay> {
+    let ProxyRequest { host, port, is_direct, head } = request;
     let proxy = if *is_direct { Ok(None) } else { Proxy::from_environment(head.is_none(), host, *port) };
     if let Some(proxy) = proxy.map_err(|_| NoWay::Unreachable)? {
-        if !hosts.allow_name(host) {
+        if !hosts.allows_name(host) {
             return Err(NoWay::NotAllowed);
         }
         let stream = open(TcpStream::connect(proxy.address())).await?;
@@ -185,13 +188,15 @@ async fn connect(request: &Request, hosts: &Hosts) -> Result<TcpStream, NoWay> {
     }
     let found = lookup_host((host.as_str(), *port)).await.map_err(|_| NoWay::Unreachable)?;
     let (allowed, others): (Vec<SocketAddr>, Vec<_>) =
-        found.partition(|address| hosts.allow(host, address.ip()));
+        found.partition(|address| hosts.allows(host, address.ip()));
     if allowed.is_empty() {
         return Err(if others.is_empty() { NoWay::Unreachable } else { NoWay::NotAllowed });
     }
     let stream = open(TcpStream::connect(allowed.as_slice())).await?;
     match (stream.local_addr(), stream.peer_addr()) {
-        (Ok(own), Ok(peer)) if own.ip() == peer.ip() && !hosts.allow_own(peer.ip()) => Err(NoWay::NotAllowed),
+        (Ok(own), Ok(peer)) if own.ip() == peer.ip() && !hosts.allows_own_address(peer.ip()) => {
+            Err(NoWay::NotAllowed)
+        }
         (Ok(_), Ok(_)) => Ok(stream),
         (Err(_), _) | (_, Err(_)) => Err(NoWay::Unreachable),
     }
@@ -207,7 +212,8 @@ mod tests {
 
     #[test]
     fn requests_are_tunnels_or_plain() {
-        let tunnel = |host: &str, port, is_direct| Request { host: host.into(), port, is_direct, head: None };
+        let tunnel =
+            |host: &str, port, is_direct| ProxyRequest { host: host.into(), port, is_direct, head: None };
         for (head, expected) in [
             ("CONNECT Git.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", Some(tunnel("git.example", 443, false))),
             ("CONNECT [::1]:22 HTTP/1.1\r\nDirect: 1\r\n\r\n", Some(tunnel("::1", 22, true))),
@@ -218,11 +224,11 @@ mod tests {
             ("GET http://a b HTTP/1.1\r\n\r\n", None),
             ("GET https://a/ HTTP/1.1\r\n\r\n", None),
         ] {
-            assert_eq!(Request::parse(head), expected, "{head}");
+            assert_eq!(ProxyRequest::parse(head), expected, "{head}");
         }
         let plain =
             "GET http://a.example:8080/x?y HTTP/1.1\r\nHost: a\r\nProxy-Connection: keep-alive\r\n\r\n";
-        let request = Request::parse(plain).unwrap();
+        let request = ProxyRequest::parse(plain).unwrap();
         assert_eq!((request.host.as_str(), request.port), ("a.example", 8080));
         let head = "GET /x?y HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         assert_eq!(request.head.as_deref(), Some(head));

@@ -1,6 +1,6 @@
-//! Sockets that no fence governs: those to other processes of this machine (the control socket, an agent's, podman's), and
-//! whatever reaches the network without the proxy. What is left are streams of TCP that are opened from here, the kernel's
-//! answers about routes, and pairs of sockets: Python's workers talk through them.
+//! Refuses sockets that the fence does not govern: those to other processes of this machine (the control socket, an
+//! agent's, podman's), and those that reach the network without the proxy. TCP streams, netlink sockets for routes, and
+//! socket pairs, which Python's workers use, stay allowed. Refuses to know the other system calls.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,21 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// System calls, each with what is meant of it; without a rule, all of it.
+/// System calls, each with rules for its arguments. A call without rules matches always.
 pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// The families of the network.
+/// The address families of the network.
 const NETWORK: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
-/// Bits of a socket's type, and every type but a stream.
+/// The bits of a socket's type, without its flags.
 const KIND: u64 = 0xf;
+/// All types but streams.
 const OTHER_KINDS: [i32; 5] =
     [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_RDM, libc::SOCK_SEQPACKET, libc::SOCK_DCCP];
 
-/// Refuses other sockets to this process and all that it starts.
+/// Refuses these sockets to this process and to the processes that it starts.
 pub(super) fn refuse() -> Result<(), seccompiler::Error> {
     let mut refused = Rules::from([(libc::SYS_socket, sockets()?), (libc::SYS_socketpair, pairs()?)]);
-    // Data in front of a connection is a connection that no fence sees.
+    // A send with MSG_FASTOPEN opens a connection, which the fence does not see.
     for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
         let early = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
         refused.insert(call, vec![SeccompRule::new(vec![has(flags, early, early)?])?]);
@@ -40,7 +41,7 @@ pub(super) fn apply(
     seccompiler::apply_filter(&BpfProgram::try_from(filter)?)
 }
 
-/// Which sockets are not made.
+/// The arguments with which `socket` is refused.
 fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
     let [v4, v6] = NETWORK;
     let netlink = has(0, u64::from(u32::MAX), u64::from(libc::AF_NETLINK.unsigned_abs()))?;
@@ -58,7 +59,8 @@ fn sockets() -> Result<Vec<SeccompRule>, BackendError> {
     Ok(rules)
 }
 
-/// Which pairs are not made: one of datagrams can send to any socket of this machine.
+/// The arguments with which `socketpair` is refused. Pairs of datagram sockets are, because they can send to any Unix
+/// socket.
 fn pairs() -> Result<Vec<SeccompRule>, BackendError> {
     let mut rules = vec![SeccompRule::new(vec![is_not(0, libc::AF_UNIX)?])?];
     for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_RDM] {

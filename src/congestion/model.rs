@@ -1,38 +1,38 @@
-//! What is known of one way, and the window that follows from it.
+//! What is known of one path, and the window that follows from it.
 //!
-//! Rates are measured over whole round trips, so that acknowledgements which come late and together do not look like a
-//! fast way. Pure: it is told what was sent, acknowledged and lost, and when.
+//! Rates are measured over whole round trips, so that late acknowledgements which arrive together do not look like a
+//! fast path. Pure: it is told what was sent, acknowledged and lost, and when. Knows nothing of quinn.
 
 use std::time::{Duration, Instant};
 
-/// Rounds over which the best rate counts.
+/// The best rate of the last rounds counts: of this many.
 const ROUNDS: usize = 10;
-/// A round lasts this long at least: on a short way, a few packets would be a measure of the scheduler.
+/// A round lasts at least this long: a few packets on a short path would only measure the scheduler.
 const SHORTEST_ROUND: Duration = Duration::from_millis(4);
-/// Rounds without growth by a quarter after which a way counts as full.
+/// After this many rounds without growth by a quarter, a path counts as full.
 const STALE_ROUNDS: u32 = 3;
-/// Every so many rounds it is tried whether the way carries a quarter more.
+/// Once in this many rounds, the window grows by a quarter to see whether the path carries more.
 const CYCLE: u32 = 6;
-/// How long the shortest delay counts. Then the queue is drained for a moment, to see it again.
+/// How long the shortest delay counts. Then the queue is drained for a moment, to measure it again.
 const DELAY_COUNTS: Duration = Duration::from_secs(10);
-/// Two delays that differ by less are the same: that is how exactly a busy host measures.
+/// Delays that differ by less count as equal, because a busy host measures no better.
 const JITTER: Duration = Duration::from_millis(1);
-/// What may wait on a way, so that it never runs empty, in time and in bytes.
+/// How much may wait on a path so that it never runs empty: as a time, and as a limit in bytes.
 const QUEUE: Duration = Duration::from_millis(10);
 const LONGEST_QUEUE: u64 = 1 << 20;
-/// The longest wait of acknowledgements for each other that is made up for: a receiver may send them that late.
+/// The longest delay of gathered acknowledgements for which the window makes up: receivers may delay them this long.
 const LONGEST_BURST: Duration = Duration::from_millis(25);
-/// The delay of a way counts as this at least: hosts that are busy take as long to see what has come. With a window for less
-/// they work in small pieces, which takes twice the processor time.
+/// The delay of a path counts as at least this, because busy hosts take as long to see what has arrived. With a smaller
+/// window they work in small pieces, which takes twice the processor time.
 const SHORTEST_WAY: Duration = Duration::from_millis(5);
-/// A buffer overflows where more than one byte of so many is lost.
+/// If more than one byte in this many is lost, a buffer overflows.
 const OVERFLOW: u64 = 7;
-/// Packets whose shortest delay says whether something waits on the way.
+/// The shortest delay of this many packets shows whether they waited in a queue.
 const ENOUGH: u32 = 8;
-/// Packets that may always be in flight.
+/// At least this many packets may always be in flight.
 const FEWEST: u64 = 4;
 
-/// One way.
+/// The model of one path.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     window: u64,
@@ -40,38 +40,38 @@ pub(super) struct Model {
     packet: u64,
     phase: Phase,
     round: Round,
-    /// Of the last rounds.
+    /// The measurements of the last rounds.
     measured: [Measured; ROUNDS],
     rounds: usize,
     delay: Delay,
     recent: Recent,
     burst: Burst,
-    /// What the way had room for when a buffer last overflowed.
+    /// A limit for the window, from how much the path delivered when a buffer last overflowed.
     ceiling: Option<u64>,
-    /// Nothing is in flight.
+    /// Whether nothing is in flight.
     idle: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
-    /// The window grows with each round until the rate grows no more.
+    /// The window grows with each round until the rate stops growing.
     Growing { best: u64, stale: u32 },
-    /// The way is full.
+    /// The path is full.
     Full { rounds: u32 },
-    /// The queue is emptied.
+    /// The queue is drained.
     Draining { rounds: u32 },
 }
 
 const BEGIN: Phase = Phase::Growing { best: 0, stale: 0 };
 
-/// What came since `began`: over once something is acknowledged that was sent later.
+/// A round trip from `began`: over once a packet is acknowledged that was sent after `began`.
 #[derive(Debug, Clone, Copy)]
 struct Round {
     began: Instant,
     acked: u64,
     lost: u64,
     over: bool,
-    /// There was nothing to send at times: the way can do more.
+    /// At times there was nothing to send, so the path may carry more than was measured.
     limited: bool,
     shortest: Duration,
     burst: u64,
@@ -83,27 +83,27 @@ impl Round {
     }
 }
 
-/// What a round has shown.
+/// What a round has measured.
 #[derive(Debug, Clone, Copy, Default)]
 struct Measured {
     /// Bytes a second.
     rate: u64,
-    /// Bytes that were acknowledged ahead of that rate, because their acknowledgements had waited for each other. As many
-    /// more have to be in flight, or the way runs empty while they wait.
+    /// Bytes that were acknowledged ahead of that rate, because acknowledgements were gathered. As many more have to be
+    /// in flight, or the path runs empty while acknowledgements wait.
     burst: u64,
 }
 
-/// Bytes that were acknowledged since they came faster than the way's rate.
+/// The bytes acknowledged since acknowledgements began to come faster than the path's rate.
 #[derive(Debug, Clone, Copy)]
 struct Burst {
     began: Instant,
     acked: u64,
-    /// What is acknowledged together.
+    /// Bytes that are acknowledged together.
     batch: u64,
 }
 
 impl Burst {
-    /// Bytes that have come ahead of the rate, now that a batch is complete.
+    /// Ends a batch. Returns how many bytes were acknowledged ahead of the rate.
     fn end_batch(&mut self, now: Instant, rate: u64) -> u64 {
         if self.acked <= product(rate, now - self.began) {
             (self.began, self.acked) = (now, 0);
@@ -113,14 +113,14 @@ impl Burst {
     }
 }
 
-/// The time that the way takes while nothing waits.
+/// The delay of the path without queues, and when it was last measured.
 #[derive(Debug, Clone, Copy)]
 struct Delay {
     shortest: Duration,
     seen: Instant,
 }
 
-/// Whether the last few packets waited on the way: while the window doubles, the next ones will wait twice as long.
+/// Whether the last few packets waited in a queue: while the window doubles, the next ones would wait twice as long.
 #[derive(Debug, Clone, Copy)]
 struct Recent {
     shortest: Duration,
@@ -162,7 +162,7 @@ impl Model {
         self.window
     }
 
-    /// Whether busy hosts take longer than the way.
+    /// Whether the path's delay is shorter than that of busy hosts.
     pub(super) fn is_short(&self) -> bool {
         self.delay.shortest < SHORTEST_WAY
     }
@@ -177,7 +177,7 @@ impl Model {
     }
 
     pub(super) fn handle_sent(&mut self, now: Instant) {
-        // While the queue is emptied, nothing may be in flight for a moment: that round counts.
+        // While the queue is drained, nothing may be in flight for a moment; such a round still counts.
         if std::mem::take(&mut self.idle) && !matches!(self.phase, Phase::Draining { .. }) {
             self.round = Round { limited: true, ..Round::new(now) };
         }
@@ -200,7 +200,7 @@ impl Model {
 
     pub(super) fn handle_end_of_acks(&mut self, now: Instant, in_flight: u64) {
         let burst = self.burst.end_batch(now, self.rate());
-        // The rate is behind while the window doubles.
+        // While the window doubles, the rate lags, and bursts cannot be told from growth.
         if !matches!(self.phase, Phase::Growing { .. }) {
             self.round.burst = self.round.burst.max(burst);
         }
@@ -211,7 +211,7 @@ impl Model {
         self.idle = in_flight == 0;
     }
 
-    /// Bytes were lost; if `all_for_long`, with all else of some round trips.
+    /// Bytes were lost. With `all_for_long`, so was everything else for some round trips.
     pub(super) fn handle_loss(&mut self, bytes: u64, all_for_long: bool) {
         self.round.lost += bytes;
         if all_for_long {
@@ -238,7 +238,7 @@ impl Model {
         self.phase = self.next_phase(&round, rate, before, overflows, now);
     }
 
-    /// What follows on a round with that rate, where the best one before it is given.
+    /// The phase after `round`, which had rate `rate`; `before` is the best rate before it.
     fn next_phase(&mut self, round: &Round, rate: u64, before: u64, overflows: bool, now: Instant) -> Phase {
         match self.phase {
             Phase::Growing { .. } if overflows => Phase::Full { rounds: 1 },
@@ -260,17 +260,17 @@ impl Model {
         }
     }
 
-    /// The best rate lately, in bytes a second.
+    /// The best rate of the last rounds, in bytes a second.
     fn rate(&self) -> u64 {
         self.measured.iter().map(|round| round.rate).max().unwrap_or_default()
     }
 
-    /// Bytes that fill the way and do not wait.
+    /// Bytes that fill the path without a queue.
     fn filled(&self) -> u64 {
         product(self.rate(), self.delay.shortest.max(SHORTEST_WAY))
     }
 
-    /// Bytes that may wait, on the way or to be acknowledged.
+    /// Bytes that may wait in a queue or for their acknowledgement.
     fn queue(&self) -> u64 {
         let burst = self.measured.iter().map(|round| round.burst).max().unwrap_or_default();
         let waits = product(self.rate(), QUEUE) + burst.min(product(self.rate(), LONGEST_BURST));
@@ -293,7 +293,7 @@ impl Model {
     }
 }
 
-/// Bytes within a time at a rate.
+/// Bytes that pass in `time` at `rate` bytes a second.
 fn product(rate: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(rate) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,5 @@
-//! The model on ways in virtual time: a bottleneck with a buffer, a delay, losses, and what links and receivers do.
+//! The model on paths in virtual time: with a bottleneck, a buffer, a delay, losses, repeating links and late
+//! receivers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +14,20 @@ use super::{Control, Controller};
 const PACKET: u64 = 1_400;
 const FIRST: u64 = 14_720;
 
-/// A way with a sender that always has something to send.
+/// A path, with a sender that always has something to send.
 #[derive(Clone, Copy)]
 struct Way {
     /// Bytes a second.
     rate: u64,
     round_trip: Duration,
-    /// What may wait for the bottleneck; what does not fit is dropped.
+    /// The longest queue before the bottleneck; packets that do not fit are dropped.
     buffer: Duration,
     loss: f64,
-    /// A link repeats what is lost, a round trip later, and holds back what is behind it.
+    /// Whether a link repeats a lost packet, a round trip later, and holds back the packets after it.
     ordered: bool,
     /// How long a receiver may wait before it acknowledges.
     ack_delay: Duration,
-    /// Acknowledgements arrive together, once in so long.
+    /// Acknowledgements arrive together, at this interval.
     gathered: Duration,
 }
 
@@ -41,17 +42,17 @@ const NARROW: Way = Way {
 };
 const FAST: Way = Way { rate: 60_000_000, ..NARROW };
 const LIMIT: Duration = Duration::from_secs(20);
-/// What quinn sends at once after it was late.
+/// How much quinn sends at once after it was late, as a time.
 const BURST: Duration = Duration::from_millis(2);
 
-/// What came of it in the second half of the time.
+/// Measured in the second half of the time.
 #[derive(Debug, Default)]
 struct Outcome {
     /// Share of the rate that was delivered.
     used: f64,
     /// The mean time that packets waited.
     waited: Duration,
-    /// Bytes that the buffer had no room for, from the beginning.
+    /// Bytes that the buffer had no room for, since the beginning.
     dropped: u64,
 }
 
@@ -72,7 +73,7 @@ impl Way {
         while now < start + LIMIT {
             let counts = now > start + LIMIT / 2;
             while in_flight + PACKET <= model.window() && pace <= now {
-                // As quinn paces: a quarter more than a window in a round trip.
+                // Paced as by quinn: a quarter more than a window in a round trip.
                 pace = pace.max(now - BURST) + smoothed.mul_f64(PACKET as f64 / model.window() as f64 / 1.25);
                 model.handle_sent(now);
                 in_flight += PACKET;
@@ -158,7 +159,7 @@ fn a_short_way_that_is_drained_fills_again() {
     assert!(outcome.used > 0.95, "{outcome:?}");
 }
 
-/// By how many windows quinn paces a link whose packets take so long to be acknowledged.
+/// How many windows quinn paces by, on a link with this round trip.
 fn paced_windows(round_trip: Duration) -> u64 {
     let now = Instant::now();
     let mut model = Model::new(FIRST, PACKET, now);
@@ -184,7 +185,7 @@ fn a_lost_packet_is_no_reason_to_slow_down() {
 
 #[test]
 fn a_link_that_repeats_what_is_lost_is_kept_full() {
-    // A relay may hold megabytes.
+    // The buffer of a relay may hold megabytes.
     let outcome = Way { loss: 0.001, ordered: true, buffer: Duration::from_secs(1), ..NARROW }.run();
     assert!(outcome.used > 0.85 && outcome.waited < Duration::from_millis(100), "{outcome:?}");
 }

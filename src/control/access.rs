@@ -1,27 +1,26 @@
-//! Which rights a request needs. Owns the one rule about that, which every command passes before it is carried out; docs/security.md
-//! has it as a table. It does not know who has which rights, which `Caller` decides, nor signatures, which `work` checks.
+//! Which rights a request needs. Owns that rule, which is checked before any command is carried out; docs/security.md
+//! has it as a table. It does not know who has which rights (`Caller` does) and checks no signatures (`work` does).
 
-use super::session::Peer;
+use super::peer::ClientPeer;
 use super::{Context, RequestRefusal};
 use crate::rpc::request::{DoctorRequest, Request, SubmitRequest, WorkRequest};
 use crate::work::{Caller, Origin, Rights};
 
-/// Refuses a request with which the node would act for somebody it does not know: towards other nodes, with its own
-/// signature, or on itself.
+/// Refuses a request of an untrusted client for which the node would act towards other nodes, sign, or change itself.
 ///
 /// # Errors
 /// [`RequestRefusal::NotAllowed`].
-pub(super) fn check(context: &Context, peer: &Peer, request: &Request) -> Result<(), RequestRefusal> {
+pub(super) fn check(context: &Context, peer: &ClientPeer, request: &Request) -> Result<(), RequestRefusal> {
     match needs_trust(context, request) {
         Some(what) if !peer.caller.may(Rights::Trusted) => Err(RequestRefusal::NotAllowed(what)),
         Some(_) | None => Ok(()),
     }
 }
 
-/// Refuses the operations of a controller to who may not do everything.
+/// Refuses the operations of a controller to a caller that may not do everything.
 ///
 /// # Errors
-/// Why.
+/// The reason, for the client.
 pub(super) fn check_operator(caller: &Caller) -> Result<(), &'static str> {
     match caller.origin {
         Origin::Mesh { .. } => Err("operations are not served over the mesh"),
@@ -30,7 +29,7 @@ pub(super) fn check_operator(caller: &Caller) -> Result<(), &'static str> {
     }
 }
 
-/// What it is about the request that needs a trusted caller.
+/// The part of the request that needs a trusted caller, in words for the client.
 fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
     let leads_away = |node: &str| context.node_named(node).as_ref() != Some(context.node.id());
     match request {
@@ -43,7 +42,7 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
         Request::Doctor(DoctorRequest { node: Some(node), .. }) => {
             leads_away(node).then_some("doctor of another node")
         }
-        // Who is not trusted needs a signature.
+        // `doctor::answer` asks an untrusted caller for a signature.
         Request::Doctor(DoctorRequest { node: None, .. }) => None,
         Request::Controller { .. } => Some("controller"),
         Request::Work(WorkRequest::Submit(SubmitRequest { sign_work: true, .. })) => Some("signwork"),
@@ -58,6 +57,7 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
             | WorkRequest::Release { .. }
             | WorkRequest::Disclaim { .. }
             | WorkRequest::Results(_)
+            | WorkRequest::Stderr(_)
             | WorkRequest::Follow(_),
         ) => None,
     }

@@ -1,6 +1,6 @@
-//! One client's connection: lines out of it, then, where a command asks for it, the raw bytes behind the line.
+//! One client's connection: reads lines from it, then, where a command asks for them, the raw bytes after the line.
 //!
-//! Owns the only buffer of a session and its bound, and the question whether a client is still there. It does not
+//! Owns the only buffer of a session and its bound, and finds out whether a client is still there. It does not
 //! know what the lines mean. Bytes that arrived together with a line stay in the buffer and are read next.
 
 use std::future;
@@ -24,27 +24,28 @@ use crate::os::answers::PAGE;
 use crate::stream::MeshStream;
 use crate::tls::Secured;
 
-/// The longest command line, in bytes, its newline not counted.
+/// The longest command line, in bytes, without its newline.
 pub(super) const MAX_LINE: usize = 1024 * 1024;
 
-/// Room made for each further read of a line.
+/// Bytes by which the buffer grows for each further read of a line.
 const READ: usize = 4096;
-/// Room held ready while nothing comes.
+/// Bytes of the first read of a line.
 const FIRST_READ: usize = 256;
 
-/// Characters of an error's text.
+/// The most characters of an error's text.
 const MAX_ERROR: usize = 4096;
 
-/// How long the next [`PAGE`] of an answer that others wait behind may stay unread.
+/// How long a client may take to read one [`PAGE`] of a large answer: other clients wait for its room.
 const UNREAD_FOR: Duration = Duration::from_secs(60);
 
-/// Room that a Unix socket makes for an answer: a client that does not read it holds as much of the kernel's memory.
+/// The largest send buffer that a Unix socket gets for an answer: a client that does not read holds that much of the
+/// kernel's memory.
 const MOST_ROOM: usize = 1024 * 1024;
 
 /// A connection of any kind.
 pub(super) trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Watches for the other side closing both directions, where that can be seen.
-    fn watch(&self) -> Option<Watch> {
+    /// Ready once the other side has closed both directions; `None` if that cannot be seen.
+    fn watch(&self) -> Option<ClosedWatch> {
         None
     }
 
@@ -53,17 +54,17 @@ pub(super) trait ClientStream: AsyncRead + AsyncWrite + Unpin + Send {
         true
     }
 
-    /// Whether one of our own nodes is at the other end, as far as that is known.
+    /// Whether the other end is known to be one of our own nodes.
     fn leads_to_our_own(&self) -> bool {
         false
     }
 
-    /// So many bytes are about to be written: where it does not happen by itself, there is to be room for them.
+    /// Enlarges the send buffer for that many bytes, where the kernel does not do so itself.
     fn make_room(&self, _bytes: usize) {}
 }
 
 impl ClientStream for UnixStream {
-    fn watch(&self) -> Option<Watch> {
+    fn watch(&self) -> Option<ClosedWatch> {
         hang_up(self.as_fd())
     }
 
@@ -71,35 +72,35 @@ impl ClientStream for UnixStream {
     fn still_listens(&self) -> bool {
         let mut fds = [PollFd::new(self, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // What cannot be asked is believed: it is the end of the payload that was seen.
+        // If the socket cannot be asked, the client counts as there: only the end of its payload was seen.
         !(poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP))
     }
 
-    /// The status of a large mesh is more than a Unix socket takes at once. Each wait for the rest is one for the
-    /// client to be given a processor, and then one for us, which takes milliseconds on a busy machine.
+    /// The status of a large mesh is more than a Unix socket takes at once. Each further part would wait until the
+    /// client gets a processor, and then until this process does: milliseconds on a busy machine.
     fn make_room(&self, bytes: usize) {
         let socket = SockRef::from(self);
         if socket.send_buffer_size().is_ok_and(|room| room < 2 * bytes.min(MOST_ROOM)) {
-            // The kernel doubles it for its own needs, and takes no more than the machine allows.
+            // The kernel doubles the size for its own needs, and grants no more than the machine allows.
             let _as_before = socket.set_send_buffer_size(bytes.min(MOST_ROOM));
         }
     }
 }
 
 impl ClientStream for TcpStream {
-    fn watch(&self) -> Option<Watch> {
+    fn watch(&self) -> Option<ClosedWatch> {
         hang_up(self.as_fd())
     }
 }
 
 impl ClientStream for Secured<TcpStream> {
-    fn watch(&self) -> Option<Watch> {
+    fn watch(&self) -> Option<ClosedWatch> {
         hang_up(self.io().as_fd())
     }
 }
 
 impl ClientStream for MeshStream {
-    fn watch(&self) -> Option<Watch> {
+    fn watch(&self) -> Option<ClosedWatch> {
         Some(Box::pin(self.closed()))
     }
 
@@ -116,19 +117,19 @@ impl ClientStream for tokio::io::DuplexStream {}
 impl ClientStream for tokio::io::BufWriter<tokio::io::DuplexStream> {}
 
 /// Ready once the other side has closed both directions.
-type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ClosedWatch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Distinguishes a socket whose peer is gone from one whose peer only sends nothing more. On a copy of the descriptor: the
-/// readiness of the original belongs to reads and writes. Of the socket inside only the readiness is asked, which is the
-/// same for every family.
-fn hang_up(socket: BorrowedFd<'_>) -> Option<Watch> {
+/// Ready once the peer of a socket is gone, not if it only sends nothing more. Watches a copy of the descriptor,
+/// because the readiness of the original belongs to reads and writes. `UnixStream` serves for every family here,
+/// because only readiness is asked.
+fn hang_up(socket: BorrowedFd<'_>) -> Option<ClosedWatch> {
     let copy = std::os::unix::net::UnixStream::from(socket.try_clone_to_owned().ok()?);
     let copy = UnixStream::from_std(copy).ok()?;
     Some(Box::pin(async move {
         loop {
             match copy.ready(Interest::WRITABLE).await {
                 Ok(ready) if ready.is_write_closed() => return,
-                // Forgets that there is room to write, so that the next wait is for news.
+                // Forgets that the socket is writable, so that the next `ready` waits for a change.
                 Ok(_) => {
                     let forget = || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into());
                     let _ = copy.try_io(Interest::WRITABLE, forget);
@@ -139,9 +140,9 @@ fn hang_up(socket: BorrowedFd<'_>) -> Option<Watch> {
     }))
 }
 
-/// What reading a line gave.
+/// The result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum ReadLine {
     /// A line that is not empty, without carriage returns and newline.
     Text(Vec<u8>),
     /// More than [`MAX_LINE`] bytes without a newline.
@@ -150,24 +151,24 @@ pub(super) enum Line {
     End,
 }
 
-/// A connection and the bytes read ahead from it. Reading and writing serve the raw bytes behind a line.
+/// A connection and the bytes read ahead from it. Its `AsyncRead` and `AsyncWrite` are for the raw bytes after a line.
 pub(super) struct Channel {
     link: Box<dyn ClientStream>,
     ahead: BytesMut,
     room: LineRoom,
     ended: bool,
-    /// Made when it is first needed.
-    watch: Option<Watch>,
+    /// Made by the first call of [`Self::gone`].
+    watch: Option<ClosedWatch>,
     patience: Duration,
 }
 
 impl Channel {
-    /// A channel that gives a client `patience` to take in each answer, and whose lines need room.
+    /// A channel that gives a client `patience` to read each answer, and takes the memory for lines from `room`.
     pub(super) fn new(link: Box<dyn ClientStream>, patience: Duration, room: LineRoom) -> Self {
         Self { link, ahead: BytesMut::new(), room, ended: false, watch: None, patience }
     }
 
-    /// Whether one of our own nodes speaks, as far as that is known.
+    /// Whether the client is known to be one of our own nodes.
     pub(super) fn leads_to_our_own(&self) -> bool {
         self.link.leads_to_our_own()
     }
@@ -177,7 +178,7 @@ impl Channel {
         self.link.still_listens()
     }
 
-    /// Waits until a line has begun, or the client has ended. Empty ones are skipped.
+    /// Waits until a line has begun, or the client sends nothing more. Skips empty lines.
     pub(super) async fn line_begins(&mut self) -> io::Result<()> {
         loop {
             let empty = self.ahead.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -188,9 +189,9 @@ impl Channel {
         }
     }
 
-    /// The next line; empty ones are skipped. What stands before the end counts as a line without a newline.
-    /// Nothing is lost if this is dropped half way.
-    pub(super) async fn read_line(&mut self) -> io::Result<Line> {
+    /// The next line; skips empty ones. Bytes before the end of the stream count as a line, even without a newline.
+    /// Cancel safe.
+    pub(super) async fn read_line(&mut self) -> io::Result<ReadLine> {
         let mut searched = 0;
         loop {
             if let Some(end) = self.ahead[searched..].iter().position(|&byte| byte == b'\n') {
@@ -198,28 +199,28 @@ impl Channel {
                 self.ahead.advance(1);
                 searched = 0;
                 if !line.is_empty() {
-                    return Ok(Line::Text(line));
+                    return Ok(ReadLine::Text(line));
                 }
                 continue;
             }
             searched = self.ahead.len();
             if searched > MAX_LINE {
-                return Ok(Line::TooLong);
+                return Ok(ReadLine::TooLong);
             }
             if self.fill().await? == 0 {
                 let line = self.take(searched);
-                return Ok(if line.is_empty() { Line::End } else { Line::Text(line) });
+                return Ok(if line.is_empty() { ReadLine::End } else { ReadLine::Text(line) });
             }
         }
     }
 
-    /// Drops what there is of a line that nobody will read to its end.
+    /// Drops the beginning of a line that will not be read to its end.
     pub(super) fn drop_line(&mut self) {
         self.ahead = BytesMut::new();
         self.room.free();
     }
 
-    /// Takes `len` bytes as a line. An idle connection keeps no memory, and what follows a long line does not keep its.
+    /// Takes `len` bytes as a line. After a long line the remaining bytes are copied, so that its memory is freed.
     fn take(&mut self, len: usize) -> Vec<u8> {
         let line = self.ahead.split_to(len);
         if len > FREE {
@@ -229,10 +230,10 @@ impl Channel {
         line.iter().copied().filter(|&byte| byte != b'\r').collect()
     }
 
-    /// Reads ahead, one byte beyond the longest line at most.
+    /// Reads ahead, at most one byte beyond the longest line.
     async fn fill(&mut self) -> io::Result<usize> {
         if self.ahead.is_empty() {
-            // There may be thousands of clients that wait.
+            // An idle connection keeps no buffer, because thousands may wait.
             self.ahead = BytesMut::new();
             let mut first = [0; FIRST_READ];
             let count = self.link.read(&mut first).await?;
@@ -245,10 +246,10 @@ impl Channel {
         self.link.read_buf(&mut (&mut self.ahead).limit(room)).await
     }
 
-    /// Sends a text to the end.
+    /// Sends a whole text.
     ///
     /// # Errors
-    /// Any error of the connection, and `TimedOut` for a client that takes nothing in.
+    /// Any error of the connection, and `TimedOut` for a client that does not read it.
     pub(super) async fn send(&mut self, text: impl AsRef<[u8]>) -> io::Result<()> {
         let text = text.as_ref();
         self.link.make_room(text.len());
@@ -262,7 +263,7 @@ impl Channel {
         }
     }
 
-    /// Sends a line that may be long: it is made off this thread, once there is room for it.
+    /// Sends a line that may be long: another thread makes it, once there is room for it.
     pub(super) async fn send_large(
         &mut self,
         make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
@@ -271,7 +272,8 @@ impl Channel {
             return self.refuse("the answer cannot be made").await;
         };
         self.link.make_room(line.len());
-        // A client may be slow, but not hold others up for nothing.
+        // A slow client has time for each page; one that reads nothing loses its connection, because others wait for
+        // the room.
         for part in line.chunks(PAGE) {
             timeout(UNREAD_FOR, self.send(part))
                 .await
@@ -281,7 +283,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Answers with one line of JSON, or with the reason why not.
+    /// Answers with one line of JSON, or with the reason of the refusal.
     pub(super) async fn answer(&mut self, answer: Result<Value, RequestRefusal>) -> io::Result<()> {
         match answer {
             Ok(value) => self.send(&format!("{value}\n")).await,
@@ -289,17 +291,17 @@ impl Channel {
         }
     }
 
-    /// Answers with an error, on one line whatever the text holds.
+    /// Answers with an error. Control characters in the text become spaces, so that it stays on one line.
     pub(super) async fn refuse(&mut self, text: &str) -> io::Result<()> {
         tracing::debug!(error = text, "refused");
-        // What a client has made up is given back to it in part: it may never read it.
+        // The text may hold a whole line of the client, which may never read the answer: only a part is sent.
         let line: String =
             text.chars().take(MAX_ERROR).map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.send(&format!("ERROR: {line}\n")).await
     }
 
-    /// Waits until the client is gone, and throws away what it sends meanwhile. One that sends nothing more is not
-    /// gone: clients close their writing side and read on.
+    /// Waits until the client is gone, and discards what it sends meanwhile. A client that has only closed its writing
+    /// side is not gone: it still reads.
     pub(super) async fn gone(&mut self) {
         self.ahead.clear();
         let mut waste = [0; 512];
@@ -319,8 +321,9 @@ impl Channel {
         }
     }
 
-    /// Closes without taking back what was sent: a socket closed over unread bytes resets the connection, and the
-    /// client may lose the end of its answer. So what still arrives is read away, for a limited time.
+    /// Closes the connection so that the client gets its whole answer. Bytes that still arrive are discarded for a
+    /// limited time, because closing a socket with unread bytes resets the connection, and the client may lose the
+    /// answer's end.
     pub(super) async fn close(mut self, limit: Duration) {
         let drained = async {
             self.link.shutdown().await?;
@@ -328,7 +331,7 @@ impl Channel {
             while self.link.read(&mut waste).await? > 0 {}
             io::Result::Ok(())
         };
-        // Whatever went wrong, the client is gone or has had its time.
+        // After an error the client is gone, and after a timeout it has had its time.
         let _ = timeout(limit, drained).await;
     }
 }
@@ -366,17 +369,17 @@ impl AsyncWrite for Channel {
 mod tests {
     use super::*;
     use crate::control::LineBudget;
-    use crate::control::session::Neighbour;
+    use crate::control::peer::PeerAccount;
 
     #[tokio::test]
     async fn an_answer_is_sent_to_its_end_although_nobody_reads_it_yet() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        // Half as much again as a Unix socket takes by itself, and as much as each machine allows.
+        // Half as much again as a Unix socket takes by default, and no more than every machine allows.
         let answer = vec![b'x'; 300_000];
         let mut channel = Channel::new(
             Box::new(near),
             Duration::from_secs(10),
-            LineBudget::default().room(true, Neighbour::Local),
+            LineBudget::default().room(true, PeerAccount::Local),
         );
         channel.send(&answer).await.unwrap();
         drop(channel);
@@ -389,7 +392,7 @@ mod tests {
     async fn a_large_answer_over_a_slow_link_takes_its_time_and_one_that_is_not_read_does_not() {
         const WHOLE: usize = 20 << 20;
         let (near, mut far) = tokio::io::duplex(64 << 10);
-        let room = LineBudget::default().room(true, Neighbour::Hosts(None));
+        let room = LineBudget::default().room(true, PeerAccount::Hosts(None));
         let mut channel = Channel::new(Box::new(near), Duration::from_secs(600), room);
         let reader = tokio::spawn(async move {
             let (mut second, mut left) = (vec![0; 200_000], WHOLE);

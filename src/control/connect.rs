@@ -12,7 +12,8 @@ use crate::wire::ServiceName;
 /// Dials the service.
 ///
 /// # Errors
-/// [`RequestRefusal`] if the names or the profile do not exist or nobody answers; the client may go on.
+/// [`RequestRefusal`] if a name is invalid, the profile does not exist or the dial fails; the client may send more
+/// commands.
 pub(super) async fn dial(
     context: &Context,
     node: &str,

@@ -1,17 +1,16 @@
-//! `doctor`: what is wrong with this node, or with another one, which is asked by a signed request. Owns who is told: a
-//! trusted caller, and whoever brings a token for it. What is wrong is found by the daemon, which implements [`Examine`].
+//! `doctor`: what is wrong with this node, or with another node, which gets a signed request. Owns who is told: a
+//! trusted caller, and whoever shows a valid token. The daemon does the examination: it implements [`super::Examine`].
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::session::Peer;
+use super::peer::ClientPeer;
 use super::{Context, RequestRefusal};
+use crate::rpc::report;
 use crate::rpc::report::doctor::{DoctorReport, NoAnswer, NoAnswerCause};
-use crate::rpc::report::{self, finding::Finding};
 use crate::rpc::request::{DoctorRequest, Request};
 use crate::rpc::{CallError, CallLimits, ControlConnection, ErrorCode};
 use crate::stream::DialError;
@@ -20,45 +19,28 @@ use crate::wire::{NodeId, ServiceName};
 use crate::work::Rights;
 use crate::work::signing::SignatureError;
 
-/// The control service of a node in the mesh.
+/// The name of a node's control service in the mesh.
 pub(super) const SERVICE: &str = "control";
-/// How long another node may take to open a stream, and then to answer: its own checks are done within [`EXAMINED_WITHIN`].
+/// How long a stream to another node may take to open.
 const OPENS_WITHIN: Duration = Duration::from_secs(12);
+/// The answer may take longer than the other node's checks, which are done within [`super::EXAMINED_WITHIN`].
 const LIMITS: CallLimits =
     CallLimits { greeting: Duration::from_secs(10), answer: Duration::from_secs(40), answer_size: 1 << 20 };
 
-/// How long all that a node looks at may take.
-pub(crate) const EXAMINED_WITHIN: Duration = Duration::from_secs(30);
-
-/// The part of the daemon that knows what a node needs.
-pub(crate) trait Examine: Send + Sync + 'static {
-    /// What is wrong with this node now. One caller after the other.
-    fn examine(&self) -> Pin<Box<dyn Future<Output = Vec<Finding>> + Send + '_>>;
-
-    /// The `tls-client` towards control services that have TLS, where a caller names none.
-    fn tls_client(&self) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>>;
-}
-
 pub(super) async fn answer(
     context: &Context,
-    peer: &Peer,
+    peer: &ClientPeer,
     asked: DoctorRequest,
 ) -> Result<Value, RequestRefusal> {
     let tls = asked.tls_client.as_deref().map(|name| context.tls.client(name)).transpose()?;
     let report = match asked.node {
         Some(name) => {
             let node = context.node_named(&name).ok_or(RequestRefusal::NoSuchNode)?;
-            match node == *context.node.id() {
-                true => own(context).await,
-                false => ask_as_needed(context, &node, tls.as_ref()).await.unwrap_or_else(|refused| {
-                    let (node_id, refused) = (node.to_string(), Some(refused));
-                    DoctorReport { node_id, refused, ..DoctorReport::default() }
-                }),
-            }
+            of_node(context, &node, tls.as_ref()).await
         }
         None if peer.caller.may(Rights::Trusted) => own(context).await,
         None => {
-            // A node that asks without a key is told what it lacks.
+            // A caller without a valid token is told what is wrong with it.
             let token = asked.signature.unwrap_or_default();
             match context.work.verify_doctor(&token) {
                 Ok(()) => own(context).await,
@@ -69,7 +51,22 @@ pub(super) async fn answer(
     Ok(serde_json::to_value(report)?)
 }
 
-/// What anybody may know.
+/// Examines a node by its name, for a caller who may have others asked. `None` for a name that no node can have.
+pub(crate) async fn examine(context: &Context, name: &str) -> Option<DoctorReport> {
+    Some(of_node(context, &context.node_named(name)?, None).await)
+}
+
+async fn of_node(context: &Context, node: &NodeId, tls: Option<&ClientProfile>) -> DoctorReport {
+    if node == context.node.id() {
+        return own(context).await;
+    }
+    ask_as_needed(context, node, tls).await.unwrap_or_else(|refused| {
+        let (node_id, refused) = (node.to_string(), Some(refused));
+        DoctorReport { node_id, refused, ..DoctorReport::default() }
+    })
+}
+
+/// The part of a report that anybody may know.
 fn this_node(context: &Context) -> DoctorReport {
     let (node_id, version) = (context.node.id().to_string(), context.observer.version.to_owned());
     let time = Some(Timestamp::now());
@@ -78,10 +75,15 @@ fn this_node(context: &Context) -> DoctorReport {
 
 async fn own(context: &Context) -> DoctorReport {
     let findings = context.doctor.examine().await;
-    DoctorReport { findings, signs: context.work.signs(), ..this_node(context) }
+    DoctorReport {
+        findings,
+        certificates_ending: context.observer.ending(),
+        signs: context.work.signs(),
+        ..this_node(context)
+    }
 }
 
-/// Asks another node; where the caller names no profile and the plain question meets TLS, again with the node's own.
+/// Asks another node. If the caller names no profile and the other node needs TLS, asks again with this node's own.
 async fn ask_as_needed(
     context: &Context,
     node: &NodeId,
@@ -99,7 +101,7 @@ async fn ask_as_needed(
     }
 }
 
-/// Asks another node, with a token where this node can make one.
+/// Asks another node, with a token if this node can sign one.
 async fn ask(
     context: &Context,
     node: &NodeId,

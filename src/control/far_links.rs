@@ -1,4 +1,5 @@
-//! What another node says of its links: anybody may ask it. A node of receptor says nothing of the kind.
+//! What another node says of its links, which anybody may ask. A receptor node has no such answer. Refuses to know what
+//! the links are wanted for.
 
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use crate::rpc::request::Request;
 use crate::rpc::{CallLimits, ControlConnection};
 use crate::wire::{NodeId, ServiceName};
 
-/// The answer of a node with a thousand neighbours has some hundred kilobytes.
+/// A node with a thousand neighbours answers with some hundred kilobytes.
 const LIMITS: CallLimits =
     CallLimits { greeting: Duration::from_secs(5), answer: Duration::from_secs(5), answer_size: 1 << 20 };
 
-/// The links of a node; `None` if it does not say. A node whose control service `asks_for_tls` is reached as the controller
-/// reaches it.
+/// The links of a node; `None` if it does not tell them. If its control service `asks_for_tls`, the controller's TLS
+/// profile is used.
 pub(crate) async fn far_links(
     context: &Context,
     node: &NodeId,

@@ -1,6 +1,6 @@
-//! Whether a node does its work: the phase that the daemon is in, its latest reload, and whether the controller reaches its
-//! store. Probes ask often, and strangers may ask as often as they like: the controller is asked once in a while, and never
-//! waited for long.
+//! Whether a node does its work: the daemon's phase, its latest reload, and whether the controller reaches its store.
+//! Anybody may probe at any rate, so the controller is asked at most once a second, and only for a short time. Refuses
+//! to know who probes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,35 +9,35 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::Operations;
 use crate::counters::ControllerCounters;
 use crate::rpc::operation::{Answer, Nothing, Operation};
 use crate::rpc::report::controller::{ControllerReport, StoreReport};
 use crate::rpc::report::node::{HealthState, ReloadReport};
 use crate::work::Caller;
+use crate::work::jobs::Operations;
 
-/// How long an answer of the controller is good.
+/// How long an answer of the controller is reused.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long it is waited for. A store that takes longer counts as away.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the controller may take to answer. After that its store counts as away.
+const STORE_WITHIN: Duration = Duration::from_secs(2);
 
-/// The life of this process, as the daemon says it. Clones are the same.
+/// The life of this process, as the daemon reports it. Clones share their state.
 #[derive(Debug, Clone)]
-pub(crate) struct Life {
+pub(crate) struct ProcessLife {
     began: Instant,
     since: Timestamp,
     phase: Arc<Mutex<HealthState>>,
     last_reload: Arc<Mutex<Option<ReloadReport>>>,
 }
 
-impl Life {
-    /// It begins now.
+impl ProcessLife {
+    /// A life that begins now.
     pub(crate) fn begin() -> Self {
         let phase = Arc::new(Mutex::new(HealthState::Starting));
         Self { began: Instant::now(), since: Timestamp::now(), phase, last_reload: Arc::default() }
     }
 
-    /// It is in this phase from now on.
+    /// Sets the phase that the process is in from now on.
     pub(crate) fn enter(&self, phase: HealthState) {
         *self.phase.lock() = phase;
     }
@@ -46,7 +46,7 @@ impl Life {
         *self.phase.lock()
     }
 
-    /// A reload has just ended.
+    /// Notes that a reload has just ended.
     pub(crate) fn note_reload(&self, success: bool) {
         *self.last_reload.lock() = Some(ReloadReport { time: Timestamp::now(), success });
     }
@@ -55,25 +55,25 @@ impl Life {
         *self.last_reload.lock()
     }
 
-    /// How long it has lasted.
+    /// How long the process has run.
     pub(super) fn uptime(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// When it began, by the system's clock of then.
+    /// When the process began, as the system's clock showed it then.
     pub(crate) fn since(&self) -> Timestamp {
         self.since
     }
 }
 
-/// What the controller said of itself last.
+/// The latest answer of the controller about itself.
 pub(super) struct ControllerWatch {
     controller: Arc<dyn Operations>,
-    /// Held while it is asked, so that many who want to know ask once.
+    /// Locked while the controller is asked, so that concurrent probes share one answer.
     last: tokio::sync::Mutex<Option<(Instant, ControllerSeen)>>,
 }
 
-/// How it stands, and what is counted of it.
+/// The controller's state and its counters.
 pub(crate) type ControllerSeen = (ControllerReport, Option<ControllerCounters>);
 
 impl ControllerWatch {
@@ -81,7 +81,7 @@ impl ControllerWatch {
         Self { controller, last: tokio::sync::Mutex::default() }
     }
 
-    /// What it says now, or said a moment ago.
+    /// The controller's answer, at most [`FRESH`] old.
     pub(super) async fn look(&self) -> ControllerSeen {
         let mut last = self.last.lock().await;
         if let Some((at, seen)) = &*last
@@ -93,11 +93,11 @@ impl ControllerWatch {
             let answered = self.controller.operate(Operation::Ping(Nothing {}), &Caller::default()).await;
             (answered, self.controller.figures().await)
         };
-        let seen = match timeout(PATIENCE, asked).await {
+        let seen = match timeout(STORE_WITHIN, asked).await {
             Ok((Ok((Answer::Ping(report), _)), figures)) => (report, figures),
             Ok((Ok(_), figures)) => (ControllerReport::default(), figures),
             Ok((Err(refusal), figures)) => (away(refusal.to_string()), figures),
-            Err(_) => (away(format!("no answer within {} s", PATIENCE.as_secs())), None),
+            Err(_) => (away(format!("no answer within {} s", STORE_WITHIN.as_secs())), None),
         };
         *last = Some((Instant::now(), seen.clone()));
         seen

@@ -1,23 +1,24 @@
-//! How much memory the command lines of all sessions may take while they arrive, and the doors of their answers. Owns the
-//! bounds; a session has a little of its own without asking. This machine's users and other trusted clients have shares for
-//! themselves, which nobody else can use up, and of each share one neighbour leaves as much for others as it has.
+//! How much memory the command lines of all sessions may take while they arrive, and the rooms for their answers. Owns
+//! the bounds; each session also has [`FREE`] bytes that are not counted. This machine's users, other trusted clients
+//! and everybody else have a share each, and one neighbour may have at most half of a share. Refuses to know what lines
+//! say.
 
-use super::session::{Neighbour, Shares};
+use super::peer::{PeerAccount, Shares};
 use crate::os::answers::{AnswerDoor, AnswerRoom};
 use crate::os::places::{Places, Share};
 
-/// Bytes of each of the two shares that one neighbour may have: half of the share.
+/// Bytes that one neighbour may have of a share: half of it.
 const FOR_ONE: usize = 16 * 1024 * 1024;
 /// Bytes that are taken at a time.
 const STEP: usize = 64 * 1024;
-/// Bytes of a line that need no room of a share.
+/// Bytes of a line that are not taken from a share.
 pub(super) const FREE: usize = 4096;
 
-/// The bounds. Clones share them.
+/// The bounds for all sessions. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct LineBudget {
-    lines: Shares<Places<Neighbour>>,
-    answers: Shares<AnswerDoor<Neighbour>>,
+    lines: Shares<Places<PeerAccount>>,
+    answers: Shares<AnswerDoor<PeerAccount>>,
 }
 
 impl Default for LineBudget {
@@ -27,18 +28,18 @@ impl Default for LineBudget {
 }
 
 impl LineBudget {
-    /// The room of one session.
-    pub(super) fn room(&self, trusted: bool, neighbour: Neighbour) -> LineRoom {
+    /// The room of one session, from the share of its client.
+    pub(super) fn room(&self, trusted: bool, neighbour: PeerAccount) -> LineRoom {
         let line = self.lines.of(neighbour, trusted).none_yet(neighbour);
         LineRoom { line, answer: self.answers.of(neighbour, trusted).room(neighbour) }
     }
 }
 
-/// The room that one session's line takes, and its answer.
+/// The room that one session's line and answer take.
 #[derive(Debug)]
 pub(super) struct LineRoom {
-    line: Share<Neighbour>,
-    pub(super) answer: AnswerRoom<Neighbour>,
+    line: Share<PeerAccount>,
+    pub(super) answer: AnswerRoom<PeerAccount>,
 }
 
 impl LineRoom {

@@ -1,4 +1,5 @@
-//! `link test`: what the link with a neighbour carries each way, and how long its round trip is with and without that.
+//! `link test`: how much the link with a neighbour carries each way, and its round trip with and without that load.
+//! Owns the report; how bytes are sent is `service`'s.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::refusal::NoSuchTest;
 use super::{Context, RequestRefusal};
 use crate::node::LinkStatus;
 use crate::rpc::report::link::{LinkTestReport, WayReport};
@@ -13,27 +15,10 @@ use crate::rpc::request::LinkTest;
 use crate::service::{Carried, TestSize};
 use crate::wire::{MAX_HOPS, NodeId};
 
-/// Pings before the bytes.
+/// Pings before the link is loaded.
 const QUIET_PINGS: usize = 5;
-/// Between two pings beside the bytes.
+/// The pause between two pings while the link is loaded.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Why a link cannot be tested at all.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NoSuchTest {
-    #[error("{name} is no neighbour of this node: its neighbours are {neighbours}")]
-    NotNeighbour { name: String, neighbours: String },
-    #[error("this node has no neighbours")]
-    Alone,
-    #[error(
-        "{0} does not answer as a meshd node does, so its link cannot be tested: only meshd nodes answer"
-    )]
-    OtherMake(NodeId),
-    #[error(
-        "the way to {node} leads through {via}, as its own link costs more: nothing would pass that link"
-    )]
-    Detour { node: NodeId, via: NodeId },
-}
 
 pub(super) async fn test(context: &Context, test: &LinkTest) -> Result<Value, RequestRefusal> {
     let link = tested(context, &test.node).await?;
@@ -64,7 +49,7 @@ pub(super) async fn test(context: &Context, test: &LinkTest) -> Result<Value, Re
     Ok(serde_json::to_value(&report)?)
 }
 
-/// The link with the neighbour of that name, if a test of it means something.
+/// The link with the neighbour of that name, if it can be tested.
 async fn tested(context: &Context, name: &str) -> Result<LinkStatus, NoSuchTest> {
     let links = context.node.links().await;
     if links.is_empty() {
@@ -84,13 +69,13 @@ async fn tested(context: &Context, name: &str) -> Result<LinkStatus, NoSuchTest>
     }
 }
 
-/// In nanoseconds, if an answer came.
+/// The round trip in nanoseconds, if an answer came.
 async fn round_trip(context: &Context, node: &NodeId) -> Option<u64> {
     let reply = context.node.ping(node, MAX_HOPS).await;
     reply.error.is_none().then(|| u64::try_from(reply.elapsed.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Pings for as long as it is let.
+/// Pings until dropped.
 async fn ping_on(context: &Context, node: &NodeId, times: &mut Vec<u64>) -> Infallible {
     loop {
         times.extend(round_trip(context, node).await);
@@ -98,7 +83,7 @@ async fn ping_on(context: &Context, node: &NodeId, times: &mut Vec<u64>) -> Infa
     }
 }
 
-/// The one in the middle; sorts them.
+/// The median; sorts the times.
 fn median(times: &mut [u64]) -> Option<u64> {
     times.sort_unstable();
     times.get(times.len() / 2).copied()

@@ -1,6 +1,7 @@
 //! Where clients come from: the Unix socket, a TCP port, and a service of the mesh.
 //!
-//! Owns how each kind of listener yields clients and what is known of them. It does not know what is spoken.
+//! Owns how each kind of listener yields clients and what is known of them. It does not know the protocol that they
+//! speak.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use socket2::TcpKeepalive;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::channel::ClientStream;
-use super::session::Peer;
+use super::peer::ClientPeer;
 use crate::os::{
     self,
     address::plain,
@@ -29,10 +30,10 @@ const KEEPALIVE: TcpKeepalive =
 /// Why no clients can be heard.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
-    /// The Unix socket cannot be had.
+    /// The Unix socket cannot be bound.
     #[error("control {0}")]
-    Unix(#[from] unix_socket::BindError),
-    /// The TCP address cannot be understood, found or bound.
+    Unix(#[from] unix_socket::UnixBindError),
+    /// The TCP address cannot be parsed, resolved or bound.
     #[error("control service: failed to listen on TCP address {address}: {source}")]
     Tcp {
         /// The address as configured.
@@ -42,18 +43,18 @@ pub(crate) enum ListenError {
     },
     /// The mesh service cannot be offered.
     #[error("control service: {0}")]
-    Mesh(#[from] stream::ListenError),
+    Mesh(#[from] stream::StreamListenError),
 }
 
-/// A client that just came, and who it is.
-pub(super) type Arrival = (Box<dyn ClientStream>, Peer);
+/// The connection of a new client, and who the client is.
+pub(super) type ClientArrival = (Box<dyn ClientStream>, ClientPeer);
 
 /// A source of clients.
 pub(super) trait Accept: Send + 'static {
-    /// Waits for the next client; `None` once there will be no more. Dropping the wait loses nobody.
-    fn accept(&mut self) -> impl Future<Output = io::Result<Option<Arrival>>> + Send;
+    /// Waits for the next client; `None` once there will be no more. Cancel safe.
+    fn accept(&mut self) -> impl Future<Output = io::Result<Option<ClientArrival>>> + Send;
 
-    /// Stops listening. Returns once the place is free.
+    /// Stops listening. Returns once the address, path or service name is free.
     fn close(self) -> impl Future<Output = ()> + Send
     where
         Self: Sized,
@@ -64,16 +65,16 @@ pub(super) trait Accept: Send + 'static {
 }
 
 impl Accept for UnixSocket {
-    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
+    async fn accept(&mut self) -> io::Result<Option<ClientArrival>> {
         let (stream, name) = UnixSocket::accept(self).await?;
         let user = stream.peer_cred().map(|cred| CallerName::User(cred.uid()));
         let credentials = user.unwrap_or_default();
         let caller = Caller::new(Origin::Unix, true, credentials);
-        Ok(Some((Box::new(stream), Peer { caller, host: None, name })))
+        Ok(Some((Box::new(stream), ClientPeer { caller, host: None, name })))
     }
 }
 
-/// A TCP port whose clients speak in the clear.
+/// A TCP port whose clients speak without TLS.
 pub(super) struct TcpPort {
     listener: TcpListener,
     trusted: bool,
@@ -86,12 +87,12 @@ impl TcpPort {
 }
 
 impl Accept for TcpPort {
-    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
+    async fn accept(&mut self) -> io::Result<Option<ClientArrival>> {
         let (stream, address) = self.listener.accept().await?;
         os::tcp::tune(&stream, &KEEPALIVE);
         let address = plain(address);
         let caller = Caller::new(Origin::Tcp, self.trusted, CallerName::Unknown);
-        let peer = Peer { caller, host: Some(address.ip()), name: address.to_string() };
+        let peer = ClientPeer { caller, host: Some(address.ip()), name: address.to_string() };
         Ok(Some((Box::new(stream), peer)))
     }
 }
@@ -102,7 +103,7 @@ pub(super) struct TlsPort {
     profile: ServerProfile,
     trusted: bool,
     own: NodeId,
-    handshakes: Handshakes<Result<Arrival, HandshakeError>>,
+    handshakes: Handshakes<Result<ClientArrival, HandshakeError>>,
 }
 
 impl TlsPort {
@@ -118,32 +119,32 @@ impl TlsPort {
             let secured = profile.accept(stream).await.inspect_err(|error| {
                 tracing::info!(peer = %address, %error, "control client refused");
             })?;
-            // Other nodes have a certificate of the same authority, which is for links.
+            // A certificate that names another node is for links, though the same authority has signed it.
             let is_operators = |names: &Names| {
                 names.node_ids.is_empty() || names.node_ids.iter().any(|node| node == own.as_str())
             };
             let shown = secured.names().filter(is_operators);
-            // Nobody gets in without the certificate that the profile demands.
+            // If the profile requires a certificate, the handshake has verified it.
             let trusted = trusted || (shown.is_some() && profile.requires_client_certificate());
             let name = shown.map(|names| Arc::from(names.subject));
             let credentials = name.map(CallerName::Certificate).unwrap_or_default();
-            // receptorctl ends a payload by shutting the socket below TLS.
+            // receptorctl ends a payload by shutting down the socket below TLS.
             let link: Box<dyn ClientStream> = Box::new(secured.ending_like_tcp());
             let (host, name) = (Some(address.ip()), address.to_string());
-            Ok((link, Peer { caller: Caller::new(Origin::Tcp, trusted, credentials), host, name }))
+            Ok((link, ClientPeer { caller: Caller::new(Origin::Tcp, trusted, credentials), host, name }))
         });
     }
 }
 
 impl Accept for TlsPort {
-    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
+    async fn accept(&mut self) -> io::Result<Option<ClientArrival>> {
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => {
                     let (stream, address) = accepted?;
                     self.begin(stream, address);
                 }
-                // One that failed has been told of.
+                // A failed handshake was logged in `begin`.
                 ended = self.handshakes.next() => if let Ok(client) = ended {
                     return Ok(Some(client));
                 },
@@ -165,12 +166,12 @@ impl MeshService {
 }
 
 impl Accept for MeshService {
-    async fn accept(&mut self) -> io::Result<Option<Arrival>> {
+    async fn accept(&mut self) -> io::Result<Option<ClientArrival>> {
         let Some(stream) = self.listener.accept().await else { return Ok(None) };
         let (node, service) = stream.remote().ok_or(io::ErrorKind::NotConnected)?;
         let origin = Origin::Mesh { node, certified: stream.is_certified() };
         let caller = Caller::new(origin, self.trusted, CallerName::Unknown);
-        let peer = Peer { caller, host: None, name: format!("{node}:{service}") };
+        let peer = ClientPeer { caller, host: None, name: format!("{node}:{service}") };
         Ok(Some((Box::new(stream), peer)))
     }
 

@@ -1,20 +1,8 @@
-//! `loglevel`: how much the node logs, shown and changed while it runs.
+//! `loglevel`: shows and changes how much the node logs while it runs. Refuses to know which levels there are.
 
 use serde_json::{Value, json};
 
 use super::{Context, RequestRefusal};
-
-/// The part of the daemon that owns the log.
-pub(crate) trait LogLevels: Send + Sync + 'static {
-    /// The level at the moment.
-    fn level(&self) -> &'static str;
-
-    /// Changes it.
-    ///
-    /// # Errors
-    /// A text for a person, if there is no such level.
-    fn set_level(&self, name: &str) -> Result<(), String>;
-}
 
 pub(super) fn answer(context: &Context, level: Option<&str>) -> Result<Value, RequestRefusal> {
     let before = context.log.level();

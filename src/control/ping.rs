@@ -1,4 +1,4 @@
-//! `ping`: one sign of life from a node. Failure is an answer too, not an error of the command.
+//! `ping`: one sign of life from a node. A ping that fails is an answer, not an error of the command.
 
 use serde_json::{Map, Value, json};
 

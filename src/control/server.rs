@@ -1,7 +1,7 @@
 //! The life of the control service: accepts clients from every listener, one task for each, and ends in order.
 //!
-//! Owns how many clients there may be, of one neighbour too, and for how long silent ones are kept. One bad client, or a
-//! listener that cannot accept for a while, never stops the others.
+//! Owns how many clients there may be, in all and of one neighbour. A bad client, or a listener that cannot accept for
+//! a while, never stops the others. Refuses to know what clients ask for.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,9 +16,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use super::listen::{Accept, Arrival, MeshService, TcpPort, TlsPort};
-use super::session::{Neighbour, Shares, Stop};
-use super::{Context, ListenError, session};
+use super::listen::{Accept, ClientArrival, MeshService, TcpPort, TlsPort};
+use super::peer::{PeerAccount, Shares};
+use super::session::{self, ServerLimits};
+use super::stop::Stop;
+use super::{Context, ListenError};
+use crate::os::accept::ClientAcceptor;
 use crate::os::address::{open_first, plain, resolve};
 use crate::os::places::Places;
 use crate::os::{self, unix_socket::UnixSocket};
@@ -26,41 +29,7 @@ use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
 use crate::work::Rights;
 
-/// What clients may use up. The defaults are for production; tests make them small.
-#[derive(Debug, Clone)]
-pub(crate) struct ServerLimits {
-    /// Clients at a time of one neighbour: the users of the Unix socket, a host or a node. All neighbours together have
-    /// twice as many, once those that are trusted and once the others.
-    pub connections: usize,
-    /// How long a new client may take to begin its first command line.
-    pub first_command: Duration,
-    /// How long a line may take from its first byte to its end.
-    pub line: Duration,
-    /// How long a client may take to begin each further line, and to take in an answer. AWX keeps connections open.
-    pub idle: Duration,
-    /// How long a connection that we end stays half open for the client to read the rest.
-    pub linger: Duration,
-    /// How long commands may go on once the daemon stops.
-    pub grace: Duration,
-}
-
-impl Default for ServerLimits {
-    fn default() -> Self {
-        Self {
-            connections: 20_000,
-            first_command: Duration::from_secs(20),
-            line: Duration::from_secs(20),
-            idle: Duration::from_secs(30 * 60),
-            linger: Duration::from_secs(2),
-            grace: Duration::from_secs(5),
-        }
-    }
-}
-
-/// How long a listener rests that cannot accept, out of descriptors as a rule.
-const REST: Duration = Duration::from_millis(200);
-
-/// How long a refused client may take to read why.
+/// How long a refused client may take to read the reason.
 const REFUSAL: Duration = Duration::from_millis(50);
 
 /// A control service whose sockets are bound one by one before it runs.
@@ -90,22 +59,23 @@ impl Server {
         }
     }
 
-    /// Trusts the callers of whatever this listens on from here on, without any proof.
+    /// Trusts the callers of all listeners added from now on, without proof.
     pub(crate) fn trust_everyone(&mut self) {
         self.trusts_everyone = true;
     }
 
-    /// Binds a Unix socket with the permission bits `mode`. Clients connect from now on. Needs a tokio runtime.
+    /// Binds a Unix socket with the permission bits `mode`. Clients can connect from now on. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ListenError::Unix`], `InUse` inside if another daemon serves this path.
+    /// [`ListenError::Unix`], with `InUse` if another daemon serves this path.
     pub(crate) fn listen_unix(&mut self, path: &Path, mode: u32) -> Result<(), ListenError> {
         self.unix.push(UnixSocket::bind(path, mode)?);
         Ok(())
     }
 
-    /// Binds a TCP address, `host:port`, and says which it became. Clients speak TLS if a profile is
-    /// given. Those of a loopback address are trusted, and those who had to show a certificate that is no other node's.
+    /// Binds a TCP address, `host:port`, and returns the bound address. Clients speak TLS if a profile is given.
+    /// Clients are trusted on a loopback address, or if the profile requires a certificate and theirs does not name
+    /// another node.
     ///
     /// # Errors
     /// [`ListenError::Tcp`].
@@ -144,16 +114,16 @@ impl Server {
         Ok(())
     }
 
-    /// Cancelled once the service has stopped listening and what it listened on is free.
+    /// Cancelled once the service has stopped listening and its addresses, paths and service names are free.
     pub(crate) fn closed(&self) -> CancellationToken {
         self.closed.clone()
     }
 
-    /// Serves until `retire` or `shutdown`, then removes the sockets. A service that retires lets its commands end;
-    /// at a shutdown they have a while for that, and are cut then; what is streamed ends at once.
+    /// Serves until `retire` or `shutdown`, then removes the sockets. After `retire` running commands go on to their
+    /// end. After `shutdown` streams end at once, and other commands are cut when the grace period is over.
     pub(crate) async fn run(self, retire: CancellationToken, shutdown: CancellationToken) {
         let closed = self.closed.drop_guard();
-        let sessions = Arc::new(Sessions::new(self.context, self.limits, shutdown.clone()));
+        let sessions = Arc::new(ClientSessions::new(self.context, self.limits, shutdown.clone()));
         let mut loops = JoinSet::new();
         for listener in self.unix {
             loops.spawn(accept(listener, sessions.clone()));
@@ -179,63 +149,51 @@ impl Server {
 }
 
 /// Accepts clients until the service stops or the listener ends.
-pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<Sessions>) {
-    let mut failing = false;
+pub(super) async fn accept(mut listener: impl Accept, sessions: Arc<ClientSessions>) {
+    let mut acceptor = ClientAcceptor::new("control service");
     loop {
         let accepted = tokio::select! {
             biased;
             () = sessions.stop.commands.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        match accepted {
-            Ok(Some(client)) => {
-                failing = false;
-                sessions.admit(client);
-            }
-            Ok(None) => {
-                tracing::warn!("a control listener has ended");
-                break;
-            }
-            Err(error) => {
-                // Once for each time it begins to fail: it would fill the log.
-                if !failing {
-                    tracing::warn!(%error, "failed to accept a control client, trying on");
-                }
-                failing = true;
-                sleep(REST).await;
-            }
-        }
+        let Some(accepted) = acceptor.sort(accepted).await else { continue };
+        let Some(client) = accepted else {
+            tracing::warn!("a control listener has ended");
+            break;
+        };
+        sessions.admit(client);
     }
     listener.close().await;
 }
 
 /// All clients of the service.
-pub(super) struct Sessions {
+pub(super) struct ClientSessions {
     context: Context,
     limits: ServerLimits,
-    places: Shares<Places<Neighbour>>,
+    places: Shares<Places<PeerAccount>>,
     tasks: TaskTracker,
-    /// No new clients, no new commands, and no more of what is streamed.
+    /// Stops the accepting of clients and commands, and ends streams.
     stop: Stop,
-    /// Commands end where they are.
+    /// Cuts commands where they are.
     cut: CancellationToken,
 }
 
-impl Sessions {
+impl ClientSessions {
     pub(super) fn new(context: Context, limits: ServerLimits, daemon: CancellationToken) -> Self {
         let places = Shares::new(|| Places::new(limits.connections));
         let stop = Stop { commands: CancellationToken::new(), daemon };
         Self { context, limits, places, tasks: TaskTracker::new(), stop, cut: CancellationToken::new() }
     }
 
-    /// Starts a client's session, or refuses it where there is no room. Waits for nothing.
-    fn admit(self: &Arc<Self>, (mut link, peer): Arrival) {
+    /// Starts a client's session, or refuses the client if there is no room. Does not wait.
+    fn admit(self: &Arc<Self>, (mut link, peer): ClientArrival) {
         let neighbour = peer.neighbour(&self.context.node);
         let Some(place) = self.places.of(neighbour, peer.caller.may(Rights::Trusted)).take(&neighbour) else {
             tracing::warn!(peer = peer.name, limit = self.limits.connections, "too many control clients");
             let text = format!("ERROR: all {} control connections are in use\n", self.limits.connections);
             self.tasks.spawn(async move {
-                // A client that does not take it in goes without.
+                // A client that does not read in time does not get the reason.
                 let _ = timeout(REFUSAL, link.write_all(text.as_bytes())).await;
             });
             return;
@@ -247,7 +205,7 @@ impl Sessions {
             let Self { context, limits, stop, cut, .. } = &*sessions;
             tokio::select! {
                 () = session::run(context, link, &peer, limits, stop) => {}
-                () = cut.cancelled() => tracing::debug!("cut, the daemon stops"),
+                () = cut.cancelled() => tracing::debug!("control session cut: the daemon is stopping"),
             }
         };
         self.tasks.spawn(session.instrument(span));
@@ -264,7 +222,7 @@ impl Sessions {
             () = patience => false,
         };
         if !ended {
-            tracing::info!(sessions = self.tasks.len(), "control sessions are cut");
+            tracing::info!(sessions = self.tasks.len(), "cutting the control sessions that are still open");
             self.cut.cancel();
             self.tasks.wait().await;
         }

@@ -1,129 +1,59 @@
 //! The conversation with one client: greeting, command lines, answers, until one side ends it.
 //!
-//! Owns the order of things and the patience with silent clients. What a line means is `request`'s to say, and what
-//! a command does stands in the command's own file.
+//! Owns the order of these steps and the time limits for silent clients. `request` knows what a line means, and each
+//! command's own file what the command does.
 
 use std::io;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::channel::{Channel, ClientStream, Line, MAX_LINE};
-use super::server::ServerLimits;
+use super::channel::{Channel, ClientStream, MAX_LINE, ReadLine};
+use super::peer::ClientPeer;
+use super::stop::{AfterCommand, Stop};
 use super::{
     Context, access, connect, controller, doctor, link, loglevel, node, ping, reload, traceroute, work,
 };
-use crate::node::{CountedBy, NodeHandle};
-use crate::os::address::network_of;
 use crate::rpc::request::{Request, RequestError, WorkRequest};
-use crate::work::{Caller, Origin, Rights};
+use crate::work::{Origin, Rights};
 
-/// What follows a command on its connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Another command may.
-    Command,
-    /// Nothing: the connection is closed.
-    Close,
-}
-
-/// How far the service has ended.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stop {
-    /// No new commands.
-    pub(super) commands: CancellationToken,
-    /// The daemon ends: what it streams goes on at the next one.
-    pub(super) daemon: CancellationToken,
-}
-
-impl Stop {
-    /// Streams something to a client, until the daemon ends. The client asks the next one for the rest.
-    pub(super) async fn or_streamed(
-        &self,
-        streamed: impl Future<Output = io::Result<Next>>,
-    ) -> io::Result<Next> {
-        tokio::select! {
-            biased;
-            next = streamed => next,
-            () = self.daemon.cancelled() => {
-                tracing::info!("what is streamed ends with the daemon: its reader has to go on from what it has");
-                Ok(Next::Close)
-            }
-        }
-    }
-}
-
-/// Who speaks.
+/// Limits for clients. The defaults are for production; tests use small ones.
 #[derive(Debug, Clone)]
-pub(super) struct Peer {
-    /// As the door knows it.
-    pub(super) caller: Caller,
-    /// The address of a TCP client.
-    pub(super) host: Option<IpAddr>,
-    /// For logs.
-    pub(super) name: String,
+pub(crate) struct ServerLimits {
+    /// Most clients at a time of one neighbour: the users of the Unix socket, a network or a node. Trusted neighbours
+    /// may have twice as many together, and so may the others.
+    pub connections: usize,
+    /// How long a new client may take to begin its first command line.
+    pub first_command: Duration,
+    /// How long a line may take from its first byte to its end.
+    pub line: Duration,
+    /// How long a client may take to begin each further line, and to read an answer. AWX keeps connections open.
+    pub idle: Duration,
+    /// How long a connection that we end stays half open for the client to read the rest.
+    pub linger: Duration,
+    /// How long commands may go on once the daemon stops.
+    pub grace: Duration,
 }
 
-/// Those whose connections and lines are counted together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Neighbour {
-    /// The users of this machine's Unix socket.
-    Local,
-    /// Hosts of a network that come by TCP.
-    Hosts(Option<IpAddr>),
-    /// Nodes of the mesh.
-    Mesh(CountedBy),
-}
-
-/// What is there for the users of this machine, for the others that are trusted, and for everybody else: nobody can use up that
-/// of another share.
-#[derive(Debug, Clone)]
-pub(super) struct Shares<T> {
-    local: T,
-    trusted: T,
-    others: T,
-}
-
-impl<T> Shares<T> {
-    /// The same for each.
-    pub(super) fn new(share: impl Fn() -> T) -> Self {
-        Self { local: share(), trusted: share(), others: share() }
-    }
-
-    /// The share of a neighbour.
-    pub(super) fn of(&self, neighbour: Neighbour, trusted: bool) -> &T {
-        match neighbour {
-            Neighbour::Local => &self.local,
-            Neighbour::Hosts(_) | Neighbour::Mesh(_) if trusted => &self.trusted,
-            Neighbour::Hosts(_) | Neighbour::Mesh(_) => &self.others,
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            first_command: Duration::from_secs(20),
+            line: Duration::from_secs(20),
+            idle: Duration::from_secs(30 * 60),
+            linger: Duration::from_secs(2),
+            grace: Duration::from_secs(5),
         }
     }
 }
 
-impl Peer {
-    /// As the work engine knows it, with what came with a request.
-    pub(super) fn caller(&self, signature: Option<String>) -> Caller {
-        Caller { signature, ..self.caller.clone() }
-    }
-
-    /// With whom it is counted.
-    pub(super) fn neighbour(&self, node: &NodeHandle) -> Neighbour {
-        match self.caller.origin {
-            Origin::Unix => Neighbour::Local,
-            Origin::Tcp => Neighbour::Hosts(self.host.map(network_of)),
-            Origin::Mesh { node: caller, certified } => Neighbour::Mesh(node.counted(caller, certified)),
-        }
-    }
-}
-
-/// Talks to one client until it leaves, or until `stop` finds it between two commands.
+/// Serves one client until it leaves, or, after `stop`, until its current command has ended.
 pub(super) async fn run(
     context: &Context,
     link: Box<dyn ClientStream>,
-    peer: &Peer,
+    peer: &ClientPeer,
     limits: &ServerLimits,
     stop: &Stop,
 ) {
@@ -137,7 +67,7 @@ pub(super) async fn run(
         Ok(()) => tokio::select! {
             biased;
             () = channel.close(limits.linger) => {}
-            // The daemon's end does not wait for clients that keep their side open.
+            // A stopping service does not wait for clients that keep their side open.
             () = stop.commands.cancelled() => {}
         },
         Err(error) => tracing::debug!(%error, "client lost"),
@@ -148,7 +78,7 @@ pub(super) async fn run(
 async fn converse(
     context: &Context,
     channel: &mut Channel,
-    peer: &Peer,
+    peer: &ClientPeer,
     limits: &ServerLimits,
     stop: &Stop,
 ) -> io::Result<()> {
@@ -168,28 +98,28 @@ async fn converse(
             }
         };
         let next = match line {
-            // On the heap while it lasts: a client that waits is not to hold room for the largest command.
-            Line::Text(line) => Box::pin(command(context, channel, peer, line, stop)).await?,
-            Line::TooLong => {
+            // On the heap, because the session of an idle client must not hold memory for the largest command.
+            ReadLine::Text(line) => Box::pin(command(context, channel, peer, line, stop)).await?,
+            ReadLine::TooLong => {
                 channel.drop_line();
                 return channel.refuse(&format!("control line exceeds {MAX_LINE} bytes")).await;
             }
-            Line::End => Next::Close,
+            ReadLine::End => AfterCommand::Close,
         };
         match next {
-            Next::Command => patience = limits.idle,
-            Next::Close => return Ok(()),
+            AfterCommand::Command => patience = limits.idle,
+            AfterCommand::Close => return Ok(()),
         }
     }
 }
 
-/// The next line, or a text about a client that does not send one. For a line to begin a client may take its time; once
-/// it has, the client may not.
+/// The next line, or a refusal if the client is too slow: `patience` is for the first byte, `line_patience` for the
+/// rest.
 async fn next_line(
     channel: &mut Channel,
     patience: Duration,
     line_patience: Duration,
-) -> io::Result<Result<Line, String>> {
+) -> io::Result<Result<ReadLine, String>> {
     match timeout(patience, channel.line_begins()).await {
         Ok(begun) => begun?,
         Err(_) => return Ok(Err(format!("no command within {} s", patience.as_secs()))),
@@ -203,21 +133,22 @@ async fn next_line(
 async fn command(
     context: &Context,
     channel: &mut Channel,
-    peer: &Peer,
+    peer: &ClientPeer,
     line: Vec<u8>,
     stop: &Stop,
-) -> io::Result<Next> {
+) -> io::Result<AfterCommand> {
     let request = Request::parse(&line);
-    // A command may go on for long.
+    // The command may run for long and does not need the line.
     drop(line);
     let request = match request {
         Ok(request) => request,
         Err(error) => {
             channel.refuse(&error.to_string()).await?;
-            // Behind a start comes a payload; behind HTTP, which browsers speak to TCP ports, come lines of a web page.
+            // Closes the connection, so that what follows is not read as commands: a payload follows a start, and
+            // headers and a body follow HTTP, which browsers may send to TCP ports.
             let is_last = matches!(error, RequestError::BadStart(_) | RequestError::OtherProtocol);
             let ends = is_last || matches!(peer.caller.origin, Origin::Tcp);
-            return Ok(if ends { Next::Close } else { Next::Command });
+            return Ok(if ends { AfterCommand::Close } else { AfterCommand::Command });
         }
     };
     // The command's name only: parameters may be secrets.
@@ -228,13 +159,13 @@ async fn command(
 async fn execute(
     context: &Context,
     channel: &mut Channel,
-    peer: &Peer,
+    peer: &ClientPeer,
     request: Request,
     stop: &Stop,
-) -> io::Result<Next> {
+) -> io::Result<AfterCommand> {
     if let Err(refusal) = access::check(context, peer, &request) {
         let is_start = matches!(&request, Request::Work(WorkRequest::Submit(submit)) if submit.at_once);
-        let next = if is_start { Next::Close } else { Next::Command };
+        let next = if is_start { AfterCommand::Close } else { AfterCommand::Command };
         return channel.answer(Err(refusal)).await.map(|()| next);
     }
     let answer = match request {
@@ -244,7 +175,7 @@ async fn execute(
                 true => channel.send(seen.line()).await,
                 false => channel.send_large(move || seen.line()).await,
             };
-            return sent.map(|()| Next::Command);
+            return sent.map(|()| AfterCommand::Command);
         }
         Request::Ping { target } => tokio::select! {
             answer = ping::answer(context, &target) => Ok(answer),
@@ -259,14 +190,14 @@ async fn execute(
         Request::LinkTest(test) => {
             let answer = tokio::select! {
                 answer = link::test(context, &test) => answer,
-                () = channel.gone() => return Ok(Next::Close),
+                () = channel.gone() => return Ok(AfterCommand::Close),
                 () = stop.commands.cancelled() => return stopping(channel).await,
             };
-            return channel.answer(answer).await.map(|()| Next::Close);
+            return channel.answer(answer).await.map(|()| AfterCommand::Close);
         }
         Request::Doctor(asked) => tokio::select! {
             answer = doctor::answer(context, peer, asked) => answer,
-            () = channel.gone() => return Ok(Next::Close),
+            () = channel.gone() => return Ok(AfterCommand::Close),
             () = stop.commands.cancelled() => return stopping(channel).await,
         },
         Request::LogLevel { level } => loglevel::answer(context, level.as_deref()),
@@ -276,16 +207,16 @@ async fn execute(
         Request::Work(request) => return work::execute(context, channel, peer, request, stop).await,
         Request::Connect { node, service, tls } => {
             return match connect::dial(context, &node, &service, tls).await {
-                Ok(service) => connect::bridge(channel, service).await.map(|()| Next::Close),
-                Err(refusal) => channel.answer(Err(refusal)).await.map(|()| Next::Command),
+                Ok(service) => connect::bridge(channel, service).await.map(|()| AfterCommand::Close),
+                Err(refusal) => channel.answer(Err(refusal)).await.map(|()| AfterCommand::Command),
             };
         }
     };
-    channel.answer(answer).await.map(|()| Next::Command)
+    channel.answer(answer).await.map(|()| AfterCommand::Command)
 }
 
-/// A probe, which may have seconds to wait and does nothing, does not hold up the end.
-async fn stopping(channel: &mut Channel) -> io::Result<Next> {
+/// Refuses a command that was cut short by the end of the service: probes may wait for seconds, and change nothing.
+async fn stopping(channel: &mut Channel) -> io::Result<AfterCommand> {
     channel.refuse("the control service is stopping").await?;
-    Ok(Next::Close)
+    Ok(AfterCommand::Close)
 }

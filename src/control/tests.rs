@@ -1,4 +1,4 @@
-//! Sessions over pipes in memory and over real sockets. What they talk to is made in one place, `rig`.
+//! Sessions over pipes in memory and over real sockets. `rig` makes the nodes and clients.
 
 mod accepting;
 mod access;

@@ -1,4 +1,5 @@
-//! `traceroute`: every node on the way to one, in order, under the keys `0`, `1`, …
+//! `traceroute`: the nodes on the way to a node, in order, under the keys `0`, `1`, … Refuses to know how they are
+//! found.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub(super) async fn answer(context: &Context, target: &str) -> Value {
     Value::Object(hops.collect())
 }
 
-/// Replies of nodes on the way carry no error.
+/// One node's reply. Replies of nodes on the way carry no error.
 fn step(reply: &PingReply) -> Value {
     let mut step = Map::from_iter(ping::timing(reply));
     step.extend(reply.error.as_ref().map(|error| ("Error".to_owned(), json!(error.to_string()))));

@@ -1,7 +1,7 @@
 //! `work …`: hands commands about units to the registry and carries payloads and results.
 //!
-//! Owns the lines around the raw bytes and what a lost client means: while it sends a payload the unit fails,
-//! while it reads results nothing happens to the unit. It decides nothing about units.
+//! Owns the lines around the raw bytes, and what a lost client means: if it was sending a payload the unit fails, if it
+//! was reading results nothing happens to the unit. It decides nothing about units.
 
 use std::fmt::Display;
 use std::io;
@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::channel::Channel;
-use super::session::{Next, Peer, Stop};
+use super::peer::ClientPeer;
+use super::stop::{AfterCommand, Stop};
 use super::{Context, RequestRefusal};
 use crate::rpc::follow::ANSWER;
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
 use crate::work::follow::Frames;
-use crate::work::{Caller, Leftovers, Listing, Outcome, ResultStream, Started, Submission, WorkError};
+use crate::work::{Caller, Leftovers, Listing, Outcome, ResultStream, Started, UnitSubmission, WorkError};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -25,10 +26,10 @@ const CHUNK: usize = 64 * 1024;
 pub(super) async fn execute(
     context: &Context,
     channel: &mut Channel,
-    peer: &Peer,
+    peer: &ClientPeer,
     request: WorkRequest,
     stop: &Stop,
-) -> io::Result<Next> {
+) -> io::Result<AfterCommand> {
     let answer = match request {
         WorkRequest::Submit(request) if request.at_once => {
             let begun = begin(context, channel, peer, request).await;
@@ -36,7 +37,14 @@ pub(super) async fn execute(
         }
         WorkRequest::Submit(request) => return submit(context, channel, peer, request).await,
         WorkRequest::Adopt(what) => adopt(context, peer, what).await,
-        WorkRequest::Results(what) => return results(context, channel, peer, what, stop).await,
+        WorkRequest::Results(what) => {
+            let output = context.work.results(&what.unit, what.start, &peer.caller(what.signature)).await;
+            return results(channel, output, (&what.unit, what.ends_with_unit), stop).await;
+        }
+        WorkRequest::Stderr(what) => {
+            let stderr = context.work.stderr(&what.unit, what.start, &peer.caller(what.signature)).await;
+            return results(channel, stderr, (&what.unit, true), stop).await;
+        }
         WorkRequest::Follow(Follow { unit, start, signature, .. }) => {
             let frames = Frames::open(&context.work, &unit, start, &peer.caller(signature)).await;
             return stream(channel, frames.map(|frames| (unit, frames)).map_err(Broken::Unit), stop).await;
@@ -61,11 +69,17 @@ pub(super) async fn execute(
         }
     };
     channel.answer(answer).await?;
-    Ok(Next::Command)
+    Ok(AfterCommand::Command)
 }
 
-/// Results of the unit stay open until its client has had time to act on the answer.
-async fn cancel(context: &Context, channel: &mut Channel, unit: &str, caller: &Caller) -> io::Result<Next> {
+/// Cancels a unit. Connections that read the unit's results stay open until the client has had time to act on the
+/// answer.
+async fn cancel(
+    context: &Context,
+    channel: &mut Channel,
+    unit: &str,
+    caller: &Caller,
+) -> io::Result<AfterCommand> {
     let mut cancel = context.work.begin_cancel(unit);
     let outcome = context.work.cancel(unit, caller).await;
     if outcome.is_err() {
@@ -73,7 +87,7 @@ async fn cancel(context: &Context, channel: &mut Channel, unit: &str, caller: &C
     }
     let answer = outcome.map(|outcome| done(outcome, unit, "cancelled", "cancel pending"));
     channel.answer(answer.map_err(RequestRefusal::from)).await?;
-    Ok(Next::Command)
+    Ok(AfterCommand::Command)
 }
 
 fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
@@ -83,13 +97,13 @@ fn done(outcome: Outcome, unit: &str, now: &str, later: &str) -> Value {
     }
 }
 
-async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<Next> {
+async fn list(channel: &mut Channel, mut listing: Listing) -> io::Result<AfterCommand> {
     while let Some(piece) = listing.piece()? {
         channel.send(&piece).await?;
-        // A socket that takes all of it at once would let nobody else have a turn.
+        // Lets other tasks run, because writing to a fast socket never waits.
         tokio::task::yield_now().await;
     }
-    Ok(Next::Command)
+    Ok(AfterCommand::Command)
 }
 
 async fn status(context: &Context, caller: &Caller, unit: &str) -> Result<Value, RequestRefusal> {
@@ -109,14 +123,18 @@ async fn disclaim(
     }
 }
 
-async fn adopt(context: &Context, peer: &Peer, mut what: AdoptRequest) -> Result<Value, RequestRefusal> {
+async fn adopt(
+    context: &Context,
+    peer: &ClientPeer,
+    mut what: AdoptRequest,
+) -> Result<Value, RequestRefusal> {
     let caller = peer.caller(what.signature.take());
     let id = context.work.adopt(what, caller).await?;
     Ok(json!({"unitid": id, "result": "Adopted"}))
 }
 
 /// Sends frames until the unit is final or the follower is gone.
-async fn tell(channel: &mut Channel, unit: &str, mut frames: Frames) -> io::Result<Next> {
+async fn tell(channel: &mut Channel, unit: &str, mut frames: Frames) -> io::Result<AfterCommand> {
     channel.send(format!("{ANSWER}{unit}\n")).await?;
     loop {
         let frame = tokio::select! {
@@ -126,35 +144,34 @@ async fn tell(channel: &mut Channel, unit: &str, mut frames: Frames) -> io::Resu
         };
         match frame {
             Ok(Some(frame)) => frame.write(channel).await?,
-            Ok(None) => return Ok(Next::Close),
+            Ok(None) => return Ok(AfterCommand::Close),
             Err(error) => {
-                tracing::warn!(unit, %error, "a follower is cut off");
+                tracing::warn!(unit, %error, "cannot follow the unit any further, disconnecting the client");
                 return Err(io::Error::other(error));
             }
         }
     }
 }
 
-/// Tells one of our own nodes of a unit that it follows, or has just started: output and status over one connection, which
-/// ends with the answer, as what stands behind a line that is refused may be payload and no command.
+/// Streams output and status of a unit to one of our own nodes, which follows the unit or has just started it. The
+/// connection ends afterwards, because a payload, not a command, may follow a line that was refused.
 async fn stream(
     channel: &mut Channel,
     opened: Result<(String, Frames), Broken>,
     stop: &Stop,
-) -> io::Result<Next> {
+) -> io::Result<AfterCommand> {
     match opened {
         Ok((unit, frames)) => stop.or_streamed(tell(channel, &unit, frames)).await,
-        Err(Broken::Unit(error)) => refuse(channel, &error).await.map(|_| Next::Close),
+        Err(Broken::Unit(error)) => refuse(channel, &error).await.map(|_| AfterCommand::Close),
         Err(Broken::Client { error, .. }) => Err(error),
     }
 }
 
-/// Makes a unit that is to start in one exchange, and starts it once its payload is there. Without an answer, nothing of
-/// it stays.
+/// Creates a unit in one exchange, and starts it once its payload has arrived. After an error the unit is discarded.
 async fn begin(
     context: &Context,
     channel: &mut Channel,
-    peer: &Peer,
+    peer: &ClientPeer,
     mut request: SubmitRequest,
 ) -> Result<(String, Frames), Broken> {
     let (payload_length, tokens) = (request.payload_length, request.signature.take());
@@ -176,17 +193,17 @@ async fn begin(
 }
 
 /// Answers with an error and takes the next command.
-async fn refuse(channel: &mut Channel, error: &WorkError) -> io::Result<Next> {
+async fn refuse(channel: &mut Channel, error: &WorkError) -> io::Result<AfterCommand> {
     channel.refuse(&error.to_string()).await?;
-    Ok(Next::Command)
+    Ok(AfterCommand::Command)
 }
 
 async fn submit(
     context: &Context,
     channel: &mut Channel,
-    peer: &Peer,
+    peer: &ClientPeer,
     mut request: SubmitRequest,
-) -> io::Result<Next> {
+) -> io::Result<AfterCommand> {
     let (payload_length, caller) = (request.payload_length, peer.caller(request.signature.take()));
     let mut submission = match context.work.submit(request, caller).await {
         Ok(submission) => submission,
@@ -202,9 +219,9 @@ async fn submit(
         Ok(()) => {}
         Err(Broken::Client { error, received }) => {
             let cause = format!("the client went away after {received} bytes");
-            tracing::debug!(unit = id, %error, "the payload does not end in order");
-            // A job that is not whole leaves nothing. A node of ours that comes back submits its unit again, and may not
-            // even know this one's ID.
+            tracing::debug!(unit = id, %error, "the client left before its payload was complete");
+            // An incomplete job leaves no unit. Nor does a unit of one of our own nodes, because that node submits it
+            // again and may not know this ID.
             match submission.is_job() || channel.leads_to_our_own() {
                 true => submission.discard(cause).await,
                 false => abort(submission, &id, &cause).await,
@@ -213,20 +230,20 @@ async fn submit(
         }
         Err(Broken::Unit(error)) => {
             match &error {
-                // A refused job leaves nothing.
+                // A refused job leaves no unit.
                 WorkError::Job(cause) => submission.discard(cause.clone()).await,
                 _ => abort(submission, &id, &error).await,
             }
             channel.refuse(&error.to_string()).await?;
             // The rest of the payload must never be taken for commands.
-            return Ok(Next::Close);
+            return Ok(AfterCommand::Close);
         }
     }
     match submission.finish().await {
         Ok(started) => channel.answer(Ok(json!({"result": result(started), "unitid": id}))).await?,
         Err(error) => channel.refuse(&error.to_string()).await?,
     }
-    Ok(Next::Command)
+    Ok(AfterCommand::Command)
 }
 
 fn result(started: Started) -> &'static str {
@@ -236,7 +253,7 @@ fn result(started: Started) -> &'static str {
     }
 }
 
-/// Which end of a payload's way broke.
+/// Which side broke while a payload was carried.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
     #[error("the client went away after {received} bytes")]
@@ -249,11 +266,11 @@ enum Broken {
     Unit(#[from] WorkError),
 }
 
-/// Hands the payload on until the client has closed its writing side. A client that is gone by then, or
-/// has sent less than it announced, has not sent all of it.
+/// Hands the payload on until the client has closed its writing side. The payload is incomplete if the client is gone
+/// by then, or has sent less than it announced.
 async fn payload(
     channel: &mut Channel,
-    submission: &mut Submission,
+    submission: &mut UnitSubmission,
     announced: Option<u64>,
 ) -> Result<(), Broken> {
     let mut received = 0;
@@ -274,20 +291,18 @@ async fn payload(
     }
 }
 
-async fn abort(submission: Submission, unit: &str, cause: &(impl Display + Sync)) {
-    tracing::info!(unit, %cause, "payload stopped half way, the unit fails");
+async fn abort(submission: UnitSubmission, unit: &str, cause: &(impl Display + Sync)) {
+    tracing::info!(unit, %cause, "the payload stopped half way, the unit fails");
     submission.abort(cause.to_string()).await;
 }
 
 async fn results(
-    context: &Context,
     channel: &mut Channel,
-    peer: &Peer,
-    what: Follow,
+    output: Result<ResultStream, WorkError>,
+    (unit, ends_with_unit): (&str, bool),
     stop: &Stop,
-) -> io::Result<Next> {
-    let Follow { unit, start, signature, ends_with_unit } = what;
-    let mut output = match context.work.results(&unit, start, &peer.caller(signature)).await {
+) -> io::Result<AfterCommand> {
+    let mut output = match output {
         Ok(output) => output,
         Err(error) => return refuse(channel, &error).await,
     };
@@ -295,7 +310,8 @@ async fn results(
     let streamed = async {
         while let Some(chunk) = next_chunk(channel, &mut output).await? {
             channel.write_all(&chunk).await?;
-            // TLS takes bytes that the socket does not: they must not lie here while nothing follows, or at the end.
+            // TLS buffers bytes that the socket does not take yet: without a flush they would stay here while no more
+            // output comes.
             channel.flush().await?;
         }
         if !ends_with_unit {
@@ -304,12 +320,13 @@ async fn results(
                 () = channel.gone() => {}
             }
         }
-        Ok(Next::Close)
+        Ok(AfterCommand::Close)
     };
     stop.or_streamed(streamed).await
 }
 
-/// The next output, for as long as the client is there. A failure half way can only be signalled by closing.
+/// The next output; an error if the client leaves first. A failure half way can only be shown by closing the
+/// connection.
 async fn next_chunk(channel: &mut Channel, output: &mut ResultStream) -> io::Result<Option<bytes::Bytes>> {
     let chunk = tokio::select! {
         biased;
@@ -317,7 +334,7 @@ async fn next_chunk(channel: &mut Channel, output: &mut ResultStream) -> io::Res
         () = channel.gone() => return Err(io::ErrorKind::ConnectionReset.into()),
     };
     chunk.or_else(|error| {
-        tracing::warn!(%error, "results end early");
+        tracing::warn!(%error, "cannot read the rest of the results");
         Ok(None)
     })
 }

@@ -1,4 +1,4 @@
-//! The records of a controller as the reports that clients read.
+//! Turns the records of a controller into the reports that clients read.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use super::core::{
     readable, unfit, unusable,
 };
 use super::driver::{Candidate, JobDriver, rfc3339};
+use super::options::ControllerOptions;
 use super::store::{
-    Clock, ExplainedJob, GroupRecord, InstanceRecord, JobDetail, JobRow, Kept, Overview, RecapPage,
+    Clock, ExplainedJob, GroupRecord, InstanceRecord, JobRecord, JobRow, Kept, Overview, RecapPage,
 };
 use crate::rpc::report::controller::{
-    AttemptReport, CandidateReport, CheckReport, ClockReport, Explained, GroupReport, HostCounts, HostReport,
-    Hosts, InstanceReport, JobReport, MemberReport, SilentNode,
+    AttemptReport, CandidateReport, CheckReport, ClockReport, ControllerReport, Explained, GroupReport,
+    HostCounts, HostReport, Hosts, InstanceReport, JobReport, MemberReport, SilentNode, StoreReport,
 };
 use crate::rpc::report::{self, Lenient};
 
@@ -63,7 +64,7 @@ pub(super) fn instances(overview: &Overview, driver: &JobDriver) -> Vec<Instance
     if let Some(why) = driver.lease.halted()
         && let Some(own) = all.iter_mut().find(|one| one.name == driver.node.as_str())
     {
-        // Its record may be that of another process by now.
+        // Its record may describe another process by now.
         own.node_state = NodeState::Unavailable.name().to_owned();
         (own.capacity, own.remaining_capacity) = (0, 0);
         own.errors.push(why);
@@ -155,21 +156,22 @@ impl From<&JobRow> for JobReport {
             skip_tags: run.skip_tags.clone(),
             check: run.check,
             rerun_of: row.terms.rerun_of,
+            silent: None,
         }
     }
 }
 
-/// What the store does not know of an attempt.
+/// What is known of an attempt outside the store.
 pub(super) struct AttemptUnit {
-    /// Its work type.
+    /// The work type of its unit.
     pub work_type: String,
-    /// What its unit does at the moment.
+    /// What its unit does now.
     pub detail: Option<String>,
 }
 
-/// All that is known of a job, with the first of its hosts. `units` are those of its attempts, in their order.
+/// All that is known of a job, with its first hosts. `units` belong to its attempts, in the same order.
 pub(super) fn job_detail(
-    detail: &JobDetail,
+    detail: &JobRecord,
     recap: RecapPage,
     units: Vec<AttemptUnit>,
     silence: Option<Silence>,
@@ -195,7 +197,7 @@ pub(super) fn job_detail(
     let held = |wanted| detail.holders.iter().find(|(_, _, kept)| *kept == wanted);
     let finished = detail.row.finished.filter(|_| held(Kept::Payload).is_some());
     report::controller::JobDetail {
-        job: JobReport::from(&detail.row),
+        job: JobReport { silent: silence.map(SilentNode::from), ..JobReport::from(&detail.row) },
         header: serde_json::from_str(&detail.header).unwrap_or_default(),
         unit: held(Kept::Payload).or(held(Kept::Output)).map(|(_, unit, _)| unit.clone()),
         attempts: attempts.collect(),
@@ -208,11 +210,11 @@ pub(super) fn job_detail(
         output_lost: detail.output_lost.as_ref().map(ToString::to_string),
         payload_until: shown(finished.map(|end| end + payload_retention)),
         revision: detail.revision.clone(),
-        silent: silence.map(SilentNode::from),
+        failure: detail.failure.clone(),
     }
 }
 
-/// One page of the hosts of a job, in their order, from the place `from` on.
+/// One page of a job's hosts in order, beginning with host number `from`.
 pub(super) fn hosts(id: i64, from: u64, page: RecapPage) -> Hosts {
     let end = from + page.hosts.len() as u64;
     let next = Some(end).filter(|end| *end < page.kept && !page.hosts.is_empty());
@@ -237,7 +239,7 @@ impl From<&Clock> for ClockReport {
     }
 }
 
-/// Why a job does not run; `waits_for` is what its unit waits for, and `no_turn` why nobody places it.
+/// Why a job does not run; `waits_for` is what its unit waits for, and `no_turn` says why no control node places it.
 pub(super) fn explanation(
     explained: ExplainedJob,
     waits_for: Option<String>,
@@ -271,6 +273,25 @@ impl From<Silence> for SilentNode {
             lost: silence.is_lost,
         }
     }
+}
+
+/// The report on a controller whose store was never opened.
+pub(super) fn unopened(node: &InstanceName) -> ControllerReport {
+    ControllerReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: node.to_string(),
+        active_node: node.to_string(),
+        ..ControllerReport::default()
+    }
+}
+
+/// The state of the store, for a ping.
+pub(super) fn store_report(options: &ControllerOptions, error: Option<String>) -> StoreReport {
+    let kind = match options.store.split(':').next() {
+        Some("sqlite") | None => "sqlite",
+        Some(_) => "postgresql",
+    };
+    StoreReport { kind: kind.to_owned(), up: error.is_none(), error, times_away: 0 }
 }
 
 fn shown(time: Option<Time>) -> Option<String> {

@@ -16,18 +16,18 @@ use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::{Act, JobUnit};
 use crate::work::run_dir::FALLBACK;
 use crate::work::{
-    AttemptOutput, AttemptPayload, Caller, ChildUnit, ChildWatch, Leftovers, Outcome, Registry, ResultStream,
+    AttemptPayload, Caller, ChildUnit, ChildWatch, FarOutput, Leftovers, Outcome, Registry, ResultStream,
     WorkError,
 };
 
-/// Bytes of payload that are handed on at a time.
+/// Bytes of a payload that are written to a unit at a time.
 const CHUNK: usize = 128 * 1024;
-/// The parameter of a command with arguments.
+/// The parameter that holds a command's arguments.
 const PARAMS: &str = "params";
-/// Attempts to read the output of a child that has not ended, and the time between them.
+/// How often the output of a running child is read again after an error, and the pause before.
 const REREADS: u32 = 10;
 const REREAD: Duration = Duration::from_secs(1);
-/// Between two tries to look for a pod.
+/// The pause between two searches for a pod.
 const POD_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// The units of this node.
@@ -98,7 +98,7 @@ fn submission(request: ChildRequest) -> SubmitRequest {
     }
 }
 
-/// What the unit of an attempt reads. It is open from then on, and need not stay where it is.
+/// Opens the input of an attempt's unit. Its files may be moved or deleted from then on.
 async fn open(input: ChildInput) -> Result<AttemptPayload, WorkError> {
     let opened = tokio::task::spawn_blocking(|| AttemptPayload::open(input.head, input.files)).await;
     opened.map_err(std::io::Error::other).flatten().map_err(unreadable)
@@ -135,7 +135,8 @@ impl Children for RegistryChildren {
             if request.is_inherited() && self.adopt_pod(&request).await?.is_some() {
                 return Ok(true);
             }
-            // The store has a row of an attempt alone: a health check has only its directory to be found by after a restart.
+            // Only attempts have a row in the store. After a restart a health check's unit is found by its directory
+            // alone.
             let is_attempt = request.pod.is_none() && ChildId::parse(&unit).is_some();
             let sent = match is_attempt && !self.0.is_own_node(request.node.as_str()) {
                 true => self.send_away(request, input).await,
@@ -144,7 +145,7 @@ impl Children for RegistryChildren {
             match sent {
                 Ok(()) => Ok(true),
                 Err(WorkError::Disclaimed(_)) => Ok(false),
-                // A unit that was made and could not be started is followed: its Detail says why.
+                // A unit that was made but could not be started is followed, because its Detail says why.
                 Err(_) if self.known(&unit) == Known::Here => Ok(true),
                 Err(error) => Err(error.to_string()),
             }
@@ -194,7 +195,7 @@ impl Children for RegistryChildren {
             match self.0.cancel_child(&unit).await {
                 Ok(_) | Err(WorkError::UnknownUnit(_) | WorkError::Released { .. }) => true,
                 Err(error) => {
-                    tracing::debug!(unit, %error, "a child is not cancelled yet");
+                    tracing::debug!(unit, %error, "cannot cancel a child yet");
                     false
                 }
             }
@@ -212,12 +213,12 @@ impl Children for RegistryChildren {
     fn release(&self, unit: String, leftovers: Leftovers) -> Act<'_, bool> {
         Box::pin(async move {
             match self.0.release_child(&unit, leftovers).await {
-                // Of an attempt only the store knows after a restart.
+                // After a restart only the store knows of the attempt.
                 Ok(Outcome::Pending) if self.0.is_attempt(&unit) => false,
-                // What is pending of other units the registry goes on with, over restarts too.
+                // The registry completes pending releases of other units itself, even after a restart.
                 Ok(_) | Err(WorkError::UnknownUnit(_) | WorkError::Released { .. }) => true,
                 Err(error) => {
-                    tracing::debug!(unit, %error, "a child is not released yet");
+                    tracing::debug!(unit, %error, "cannot release a child yet");
                     false
                 }
             }
@@ -255,7 +256,7 @@ impl Children for RegistryChildren {
     fn forget(&self, unit: String) -> Act<'_, ()> {
         Box::pin(async move {
             if let Err(error) = self.0.forget_child(&unit).await {
-                tracing::warn!(unit, %error, "a child cannot be forgotten");
+                tracing::warn!(unit, %error, "cannot forget a child");
             }
         })
     }
@@ -272,7 +273,7 @@ impl Children for RegistryChildren {
         Box::pin(async move {
             let made = self.0.adopt_job(job.0).await;
             made.inspect_err(
-                |error| tracing::warn!(%job, %error, "a job that is taken over has no unit here"),
+                |error| tracing::warn!(%job, %error, "cannot create a unit for a job that was taken over"),
             )
             .ok()
         })
@@ -280,8 +281,8 @@ impl Children for RegistryChildren {
 }
 
 impl RegistryChildren {
-    /// Follows the pod that another control node made for a unit, from its first byte on; `None` if there is no such pod.
-    /// A cluster that does not answer is waited for: until it does, nobody knows whether the pod runs.
+    /// Follows the pod that another control node made for a unit, from its first byte on; `None` if there is no such
+    /// pod. It waits for a cluster that does not answer, because until then nobody knows whether the pod runs.
     async fn adopt_pod(&self, request: &ChildRequest) -> Result<Option<()>, String> {
         let Some(PodChild { place, .. }) = &request.pod else { return Ok(None) };
         let mut pauses = POD_RETRY;
@@ -290,7 +291,7 @@ impl RegistryChildren {
                 Ok(found) => break found,
                 Err(ClusterError::Refused(cause)) => return Err(cause),
                 Err(ClusterError::Passing(cause)) => {
-                    tracing::warn!(unit = request.unit, cause, "a pod cannot be looked for yet");
+                    tracing::warn!(unit = request.unit, cause, "cannot look for a pod, trying again");
                     tokio::time::sleep(pauses.next()).await;
                 }
             }
@@ -316,26 +317,26 @@ struct Followed {
     unit: String,
     /// `None` once the unit is gone.
     watch: Option<ChildWatch>,
-    /// `None` once all of it was delivered, or it cannot be read.
+    /// `None` once all output was delivered, or it cannot be read.
     results: Option<ChildOutput>,
-    /// The contacts when its acceptance was told last.
+    /// The number of contacts when its acceptance was last reported; `None` before that.
     told: Option<Option<u64>>,
-    /// That its node does not know it was told last.
+    /// The last report was that its node does not know it.
     is_missing: bool,
-    /// How often in a row it could not be read.
+    /// How many reads of its output in a row have failed.
     unreadable: u32,
-    /// Its node has not got all that it had printed.
+    /// A part of its output is gone.
     is_cut: bool,
 }
 
 /// The output of a unit here, or of an attempt on another node.
 enum ChildOutput {
     Unit(ResultStream),
-    Attempt(AttemptOutput),
+    Attempt(FarOutput),
 }
 
 impl ChildOutput {
-    /// Whether there was more of it than came, after its end.
+    /// After its end: whether a part of it never came.
     fn is_cut(&self) -> bool {
         match self {
             Self::Unit(_) => false,
@@ -383,7 +384,7 @@ impl ChildStream for Followed {
                     return self.ended();
                 };
                 let status = watch.now();
-                // What is known from an earlier process says nothing about now.
+                // An acceptance that is known from an earlier process says nothing about now.
                 let is_there = status.is_accepted && status.contacts != Some(0);
                 if is_there && !status.state.is_final() && self.told != Some(status.contacts) {
                     (self.told, self.is_missing) = (Some(status.contacts), false);
@@ -403,14 +404,14 @@ impl ChildStream for Followed {
                             self.is_cut = results.is_cut();
                             self.results = None;
                         }
-                        // It is asked again from where it stopped: the child may still run.
+                        // The output is read again from where it stopped, because the child may still run.
                         Err(error) if self.unreadable < REREADS && !status.state.is_final() => {
-                            tracing::debug!(unit = self.unit, %error, "the output of a child cannot be read");
+                            tracing::debug!(unit = self.unit, %error, "cannot read the output of a child, trying again");
                             self.unreadable += 1;
                             tokio::time::sleep(REREAD).await;
                         }
                         Err(error) => {
-                            tracing::warn!(unit = self.unit, %error, "the output of a child ends early");
+                            tracing::warn!(unit = self.unit, %error, "cannot read the rest of a child's output");
                             self.results = None;
                         }
                     },

@@ -1,5 +1,5 @@
-//! The pods of container groups: what a group's settings and the credentials that it names make of them. Reads
-//! credentials, and blocks on the disk for it; sends nothing.
+//! Builds the pods of container groups from a group's settings and the credentials that it names. It reads credentials,
+//! which blocks on the disk, and sends nothing.
 
 use std::collections::BTreeMap;
 
@@ -20,26 +20,28 @@ const PENDING_TIMEOUT: &str = "2h";
 /// The longest name of a namespace.
 const LONGEST_NAMESPACE: usize = 63;
 
-/// Why a group can have no pods. Begins with the setting.
+/// Why a group can have no pods. The text begins with the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupFault {
     /// It runs its jobs on instances.
     #[error("it is not a container group")]
     Instances,
-    /// The name of a credential is no name.
+    /// The name of a credential is not valid.
     #[error("{0}: {1}")]
     Name(&'static str, BadName),
     /// A credential cannot be used.
     #[error("{0}: {1}")]
     Credential(&'static str, CredentialError),
-    /// The namespace is no name.
+    /// The name of the namespace is not valid.
     #[error(
-        "namespace: it has 1 to {LONGEST_NAMESPACE} lower-case letters, digits and dashes, and begins and ends \
-         with a letter or digit"
+        "namespace: it must have 1 to {LONGEST_NAMESPACE} lower-case letters, digits and dashes, and must begin and \
+         end with a letter or digit"
     )]
     Namespace,
-    /// It is named twice, differently.
-    #[error("pod_spec_override: metadata.namespace is not the group's namespace: name it in one of the two")]
+    /// The namespace is set twice, differently.
+    #[error(
+        "pod_spec_override: metadata.namespace differs from the group's namespace: set it in only one of the two"
+    )]
     TwoNamespaces,
     /// The pod cannot be built.
     #[error("pod_spec_override: {0}")]
@@ -51,12 +53,12 @@ pub enum GroupFault {
 pub struct PodSetup {
     /// The first 8 hex digits of the install ID.
     pub install: u32,
-    /// Those of this node.
+    /// The credentials of this node.
     pub credentials: Credentials,
 }
 
 impl PodSetup {
-    /// Where the pods of a group go, before its override is known.
+    /// Where the pods of a group go, before its override is applied.
     fn place(&self, group: &GroupRecord) -> Result<PodPlace, GroupFault> {
         if !group.group.is_container_group() {
             return Err(GroupFault::Instances);
@@ -75,9 +77,6 @@ impl PodSetup {
     }
 
     /// The unit of a job in a group.
-    ///
-    /// # Errors
-    /// [`GroupFault`]
     pub fn child(
         &self,
         group: &GroupRecord,
@@ -111,19 +110,13 @@ impl PodSetup {
         Ok(PodChild { place, pull_secret, is_inherited: false })
     }
 
-    /// The unit of any job in a group, to see whether there can be one.
-    ///
-    /// # Errors
-    /// [`GroupFault`]
+    /// The unit of an example job in a group, to check whether the group can have one.
     pub fn trial(&self, group: &GroupRecord) -> Result<PodChild, GroupFault> {
         let image = RunnerWords { image: Some("image".to_owned()), ..RunnerWords::default() };
         self.child(group, JobId(1), Some(&image))
     }
 
-    /// The secret of a group, if it has one: where, and its name. The registry's credential may be gone.
-    ///
-    /// # Errors
-    /// [`GroupFault`]
+    /// The place and the name of a group's secret, if it has one. The registry's credential may be gone.
     pub fn secret(&self, group: &GroupRecord) -> Result<Option<(PodPlace, String)>, GroupFault> {
         let Some(registry) = &group.registry else { return Ok(None) };
         let name = CredentialName::new(registry).map_err(|error| GroupFault::Name("registry", error))?;

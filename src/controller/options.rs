@@ -1,7 +1,10 @@
 //! The settings of a controller, checked. It knows no syntax of configuration and opens no files.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use super::core::LeaseTimes;
 pub use super::core::{NodeType, OnLoss};
@@ -15,7 +18,7 @@ pub const RUNNER_TYPE: &str = "ansible-runner";
 pub const KUBE_RUNTIME_TYPE: &str = "kubernetes-runtime-auth";
 /// The work type of pods in the owner's own cluster.
 pub const KUBE_IN_CLUSTER_TYPE: &str = "kubernetes-incluster-auth";
-/// Heartbeats that an owner may miss before it is lost, at least.
+/// The fewest heartbeats that an owner may be allowed to miss before it is lost.
 pub const LEAST_HEARTBEATS: u32 = 3;
 
 /// What happens to a node that advertises the runner and is not registered.
@@ -23,11 +26,14 @@ pub const LEAST_HEARTBEATS: u32 = 3;
 pub enum Discovery {
     /// Nothing.
     Off,
-    /// It is registered, and an operator enables it.
+    /// It is registered, but gets no jobs until an operator enables it.
     Disabled,
     /// It is registered and enabled, so it gets jobs with their secrets.
     Enabled,
 }
+
+/// The settings of a controller, which a reload replaces. Clones share them.
+pub type SharedOptions = Arc<ArcSwap<ControllerOptions>>;
 
 /// A controller as it is configured.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,11 +46,13 @@ pub struct ControllerOptions {
     pub store_password_file: Option<PathBuf>,
     /// Directory of credentials.
     pub credentials: Option<PathBuf>,
+    /// Directory of saved jobs.
+    pub jobs: Option<PathBuf>,
     /// The program that runs children on this node itself, which nobody but the controller starts.
     pub runner: Box<CommandType>,
-    /// What syncs of projects may read beside the system's programs.
+    /// What syncs of projects may read besides the system's programs.
     pub sync_read: Vec<PathBuf>,
-    /// Hosts that they may reach; without any, all but this machine.
+    /// Hosts that syncs may reach; if empty, all but this machine.
     pub project_hosts: Vec<String>,
     /// Where children make their directories.
     pub run_dir: PathBuf,
@@ -70,7 +78,7 @@ pub struct ControllerOptions {
     pub mib_per_fork: u32,
     /// Bytes that jobs cannot use; `None` for the default of the machine, which is none in a pod.
     pub memory_reserve: Option<u64>,
-    /// Bytes of its disk that this node leaves free, if not what it does without a controller.
+    /// Bytes of its disk that this node leaves free; `None` for as many as a node without a controller leaves.
     pub disk_reserve: Option<u64>,
     /// How control nodes reach each other.
     pub peers: Peers,
@@ -85,12 +93,12 @@ pub struct Timers {
     pub owner_lost_after: Duration,
     /// How long an instance may be unseen before its jobs are lost.
     pub lost_after: Duration,
-    /// How often pending jobs are looked at without a reason.
+    /// How often pending jobs are looked at even if nothing has happened.
     pub poll: Duration,
 }
 
 impl Timers {
-    /// Those of leases.
+    /// The times of leases.
     pub fn of_leases(&self) -> LeaseTimes {
         LeaseTimes { heartbeat: self.heartbeat, owner_lost_after: self.owner_lost_after }
     }
@@ -124,7 +132,7 @@ pub struct Bounds {
 pub struct Peers {
     /// The service of the mesh.
     pub service: ServiceName,
-    /// Its `tls-server`.
+    /// The service's `tls-server`.
     pub tls_server: Option<String>,
     /// The `tls-client` towards others.
     pub tls_client: Option<String>,

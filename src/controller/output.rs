@@ -1,26 +1,14 @@
-//! The output of a job as this node has it: which bytes are an attempt's, read from any of them, followed to the job's
-//! end. A reader holds one piece of it, however long it is. It does not know who reads.
+//! Reads the output of a job on this node: finds the bytes of an attempt, begins at any byte, and can follow the output
+//! to the job's end. A reader holds one piece, however long the output is. It does not know who reads.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::core::JobId;
 use super::driver::JobDriver;
+use super::peer::WantedOutput;
 use super::store::{Error, Kept};
 use crate::work::jobs::JobUnit;
 use crate::work::{Caller, Registry, ResultStream, WorkError};
-
-/// Which bytes of a job's output are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputPart {
-    /// The first byte, counted from where the attempt begins if one is named. Beyond the end there is nothing.
-    pub from: u64,
-    /// To the end of the job; else to the end of what is there.
-    pub follow: bool,
-    /// The attempt; `None` for all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<u32>,
-}
 
 /// Why there is no output.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +16,7 @@ pub enum OutputError {
     /// The store failed, or knows no such job.
     #[error(transparent)]
     Store(#[from] Error),
-    /// There is nothing of it on this node.
+    /// This node has nothing of the output.
     #[error("the output of job {0} is not here")]
     Elsewhere(JobId),
     /// What was asked for does not exist.
@@ -41,10 +29,10 @@ pub enum OutputError {
 pub struct OutputReader {
     unit: JobUnit,
     results: ResultStream,
-    /// Where the next bytes lie in the output.
+    /// The place of the next bytes in the output.
     position: u64,
     until: Until,
-    /// Bytes of the wanted attempt, or of all of them, when it was opened.
+    /// Bytes of the wanted attempt, or of all attempts, when the reader was opened.
     size: u64,
     is_whole: bool,
 }
@@ -53,33 +41,31 @@ pub struct OutputReader {
 #[derive(Debug, Clone, Copy)]
 enum Until {
     Byte(u64),
-    /// With the job, or where the output of a later attempt begins.
+    /// At the end of the job, or where the output of a later attempt begins.
     End {
-        /// The attempt that is followed; `None` for all of them.
+        /// The attempt that is followed; `None` for all attempts.
         attempt: Option<u32>,
     },
 }
 
 impl OutputReader {
-    /// Opens the output that this node has of a job. That of a job whose end is not shown yet is known without the store.
-    ///
-    /// # Errors
-    /// [`OutputError`]
+    /// Opens the output that this node has of a job. The store is asked only for a job whose end has been shown, or for
+    /// an attempt that the unit does not know.
     pub async fn open(
         driver: &JobDriver,
         registry: &Registry,
         job: JobId,
-        part: OutputPart,
+        part: WantedOutput,
     ) -> Result<Self, OutputError> {
         let (unit, is_whole) = match driver.publisher.first_unit(job) {
-            // It shows a job that has ended, and runs on as it is being fetched.
+            // The unit of a job that has ended is incomplete while a follower still fetches the output.
             Some(unit) => {
                 let is_fetched = unit.extra().finished.is_some() && driver.publisher.is_followed(job);
                 (unit, !is_fetched)
             }
             None => Self::find(driver, job).await?,
         };
-        let OutputPart { from, follow, attempt } = part;
+        let WantedOutput { from, follow, attempt } = part;
         let start = match attempt {
             Some(attempt) => start_of(driver, job, attempt, &unit).await?,
             None => 0,
@@ -93,7 +79,7 @@ impl OutputReader {
         Ok(Self { unit, results, position, until, size: end.saturating_sub(start), is_whole })
     }
 
-    /// The unit that has it, complete if there is such a one, and whether it is.
+    /// The unit that has the output, preferably all of it, and whether it has all.
     async fn find(driver: &JobDriver, job: JobId) -> Result<(JobUnit, bool), OutputError> {
         let detail = driver.store.detail(job).await?;
         let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
@@ -105,17 +91,17 @@ impl OutputReader {
         Ok((unit, is_whole))
     }
 
-    /// Whether its end is that of the job's output, if the job has ended.
+    /// Whether all of the output is here, if the job has ended.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// The unit that has it.
+    /// The unit that has the output.
     pub fn unit(&self) -> &JobUnit {
         &self.unit
     }
 
-    /// Bytes that were there when it was opened, from the first one of the attempt or of the job.
+    /// Bytes from the beginning of the attempt or of the job, when the reader was opened.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -129,14 +115,15 @@ impl OutputReader {
             return Ok(None);
         }
         let Some(mut bytes) = self.results.next().await? else { return Ok(None) };
-        // After the read: where an attempt begins is noted before its output is written.
+        // The end is looked up after the read, because the start of a later attempt is noted before its output is
+        // written.
         let left = self.end().map_or(u64::MAX, |end| end.saturating_sub(self.position));
         bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         self.position += bytes.len() as u64;
         Ok((!bytes.is_empty()).then_some(bytes))
     }
 
-    /// Where it ends, if that is known.
+    /// Where the reader ends, if this is known.
     fn end(&self) -> Option<u64> {
         match self.until {
             Until::Byte(end) => Some(end),
@@ -157,7 +144,7 @@ async fn start_of(driver: &JobDriver, job: JobId, attempt: u32, unit: &JobUnit) 
     }
     let attempts = driver.store.detail(job).await?.job.attempts;
     match attempts.iter().any(|known| known.n.0 == attempt) {
-        // It has printed nothing so far, and whatever it prints comes behind what is there.
+        // The latest attempt has printed nothing so far, and its output will follow the present end.
         true if attempts.last().is_some_and(|last| last.n.0 == attempt) => Ok(unit.output_size()),
         true => {
             Err(OutputError::Missing(format!("attempt {attempt} of job {job} printed nothing that is kept")))

@@ -20,23 +20,23 @@ pub const INSTALL_LABEL: &str = "meshd/install";
 /// The label of a job's pod.
 pub const JOB_LABEL: &str = "meshd/job";
 
-/// Why a group's pod cannot be built. Completes `pod_spec_override: `.
+/// Why a group's pod cannot be built. The text completes `pod_spec_override: `.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PodFault {
-    /// It is no YAML or JSON.
+    /// It is not valid YAML or JSON.
     #[error("it is not valid YAML: see line {0}")]
     Yaml(u64),
-    /// It is something else than a map.
+    /// It is not a map.
     #[error("it is not a map")]
     NotAMap,
-    /// It makes another object of it.
+    /// It turns the pod into another kind of object.
     #[error("apiVersion must stay v1 and kind must stay Pod")]
     NotAPod,
     /// A field has another type.
     #[error("{0} must be {1}")]
     Field(&'static str, &'static str),
     /// No container is named `worker`.
-    #[error("one of spec.containers must be named worker: a list replaces the default's list")]
+    #[error("one of spec.containers must be named worker: a list here replaces the default list")]
     NoWorker,
     /// There is no image.
     #[error("its container has no image: name one there, or in the job's header as runner.image")]
@@ -48,11 +48,8 @@ pub enum PodFault {
 pub struct PodOverride(Map<String, Value>);
 
 impl PodOverride {
-    /// Parses an operator's YAML or JSON; an empty text changes nothing. What can be known without a job is
+    /// Parses an operator's YAML or JSON; an empty text changes nothing. All that can be checked without a job is
     /// checked here.
-    ///
-    /// # Errors
-    /// [`PodFault`]
     pub fn parse(text: &str) -> Result<Self, PodFault> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -91,9 +88,6 @@ pub struct PodRequest<'a> {
 
 impl PodRequest<'_> {
     /// The pod: the default, the group's changes, then what the job needs.
-    ///
-    /// # Errors
-    /// [`PodFault`]
     pub fn pod(&self, changes: &PodOverride) -> Result<Value, PodFault> {
         let mut pod = self.default_pod();
         merge(&mut pod, &Value::Object(changes.0.clone()));
@@ -206,7 +200,7 @@ pub fn secret_name(install: u32, credential: &CredentialName) -> String {
     format!("meshd-{install:08x}-{credential}")
 }
 
-/// The secret with which images are pulled. It is shown nowhere.
+/// The secret with which images are pulled. Nothing shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PullSecret(Value);
 

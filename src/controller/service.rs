@@ -1,6 +1,6 @@
-//! The controller of a node: opened with its store, or as soon as its store is there; and how a submission becomes a job.
-//! What is due for a job is `driver`'s business, what operators ask for `operations`', what units reach `door`'s, which
-//! payload becomes a job `intake`'s, and which job a unit of an earlier process has `resume`'s.
+//! The controller of a node: opens it once its store can be reached, and turns submissions into jobs. `driver` does
+//! what is due for a job, `operations` does what operators ask for, `door` serves the units, `intake` decides which
+//! payload becomes a job, and `resume` finds the job of a unit of an earlier process.
 
 mod door;
 pub(super) mod intake;
@@ -19,28 +19,29 @@ use self::door::Door;
 use super::children::RegistryChildren;
 use super::core::{ChildId, InstanceName, JobId};
 use super::driver::JobDriver;
-use super::driver::world::Mesh;
+use super::driver::world::MeshView;
 use super::header::Header;
-use super::operations::Operated;
 use super::options::ControllerOptions;
+use super::peer::{PeerClient, PeerServer};
 use super::projects::ProjectCache;
-use super::store::{Error, JobFilter, Kept, Options, Store, Submission, Submitted, Terms};
+use super::saved::SavedShelf;
+use super::store::{Error, JobSelection, Kept, Options, Store, Submission, Submitted, Terms};
 use super::stream::Asked;
 use crate::counters::ControllerCounters;
 use crate::rpc::UnitState;
-use crate::rpc::operation::{Operation, OperationRefusal};
-use crate::work::jobs::{JobReport, JobUnit};
+use crate::rpc::operation::{Operated, Operation};
+use crate::work::jobs::{Act, JobUnit, Operations, ShownJob};
 use crate::work::unit::UnitId;
-use crate::work::{Caller, Registry};
+use crate::work::{Caller, Dialer, Registry};
 
-/// How long a submission waits between two tries while the store is away, and the controller between its first ones.
+/// Time between two tries to reach the store, for a waiting submission and for a controller that is being opened.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 /// How long the start of the node waits for the store.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// How the Detail of a unit begins that is to become a job once the store is there.
+/// How the Detail of a unit begins while it waits for the store to become a job.
 const WAITING: &str = "waiting for the store";
 
-/// Whether a unit is one that a controller made for a job.
+/// Whether a controller made this unit for a job.
 pub fn is_child(unit: &UnitId) -> bool {
     ChildId::parse(unit.as_str()).is_some()
 }
@@ -52,7 +53,9 @@ pub struct Service {
     /// The units of this node.
     pub(super) registry: Registry,
     pub(super) stop: CancellationToken,
-    /// The units of clean-ups that run.
+    /// The saved jobs of this node.
+    pub(super) saved: SavedShelf,
+    /// The units of running clean-ups.
     pub(super) cleaning: Cleaning,
 }
 
@@ -64,7 +67,7 @@ pub fn store_options(options: &ControllerOptions, directory: &std::path::Path) -
     Options::parse(&options.store, options.store_password_file.clone(), &default_store(directory))
 }
 
-/// The file in which a node keeps its jobs that names no other store.
+/// The file in which a node keeps its jobs if its settings name no other store.
 pub fn default_store(directory: &std::path::Path) -> std::path::PathBuf {
     directory.join(".controller").join("store.db")
 }
@@ -76,19 +79,19 @@ pub struct Setup {
     pub options: ControllerOptions,
     /// Where its store is.
     pub store: Options,
-    /// Where it would be if the settings named none: what is there was its store before.
-    pub default_store: std::path::PathBuf,
+    /// The node's directory. If the settings name another store, there may be the former one in it.
+    pub directory: std::path::PathBuf,
     /// The units of its node.
     pub registry: Registry,
     /// Its node.
     pub node: InstanceName,
     /// The mesh as its node sees it.
-    pub mesh: Arc<dyn Mesh>,
-    /// What it keeps of projects.
+    pub mesh: Arc<dyn MeshView>,
+    /// Its cache of projects.
     pub projects: ProjectCache,
 }
 
-/// The controller of a node, from before its store is there. Clones share it.
+/// The controller of a node, which exists before its store can be reached. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Controller {
     door: Door,
@@ -97,21 +100,23 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Opens the store, takes this node's lease, and serves jobs: at once, or once the store is not away any more. Until
-    /// then it takes submissions, which wait.
+    /// Opens the store, takes this node's lease, and serves jobs. While the store is away this goes on in the
+    /// background, and submissions are accepted and wait.
     ///
     /// # Errors
-    /// Those of the store, but for its absence and what its server refuses.
+    /// Those of the store, but not if the store is away or its server refuses.
     pub async fn open(setup: Setup) -> Result<Self, Error> {
         let (sender, service) = watch::channel(None);
         let stop = CancellationToken::new();
         let settings = Arc::new(ArcSwap::from_pointee(setup.options.clone()));
-        let door = Door::new(setup.node.clone(), &setup.registry, settings);
-        // A server that stands still holds up nothing but this.
+        let saved = SavedShelf::new(setup.directory.clone());
+        saved.reload(setup.options.jobs.clone()).await;
+        let door = Door::new(setup.node.clone(), &setup.registry, settings, saved);
+        // Boxed, because it goes on in the background if the server does not answer in time.
         let mut opening = Box::pin(setup.clone().driver(door.clone()));
         let opened = match timeout(AT_ONCE, &mut opening).await {
             Ok(Ok(driver)) => Ok(driver),
-            // What a server refuses now an operator may mend, and the node has more to do than this.
+            // An operator may mend what the server refuses, and the node has other work meanwhile.
             Ok(Err(error @ (Error::Away(_) | Error::Refused(_)))) => Err((error, None)),
             Ok(Err(error)) => return Err(error),
             Err(_) => Err((Error::Away("it does not answer".into()), Some(opening))),
@@ -121,7 +126,7 @@ impl Controller {
         match opened {
             Ok(driver) => drop(sender.send_replace(Some(Service::run(driver, door, stop).await))),
             Err((error, opening)) => {
-                tracing::warn!(%error, "the controller waits for its store, with what is submitted");
+                tracing::warn!(%error, "the controller is waiting for its store, and submitted jobs wait with it");
                 door.say(&error);
                 tokio::spawn(async move {
                     tokio::select! {
@@ -134,35 +139,13 @@ impl Controller {
         Ok(this)
     }
 
-    /// Replaces the settings.
-    pub fn set_options(&self, options: ControllerOptions) {
+    /// Replaces the settings, and reads the saved jobs again.
+    pub async fn follow(&self, options: ControllerOptions) {
+        self.door.saved().reload(options.jobs.clone()).await;
         self.door.set_options(options);
     }
 
-    /// The profile with which it reaches other nodes.
-    pub fn tls_client(&self) -> Option<String> {
-        self.door.options().tls_client.clone()
-    }
-
-    /// Carries out an operation; without a store only what needs none.
-    ///
-    /// # Errors
-    /// [`OperationRefusal`]
-    pub async fn operate(&self, operation: Operation, who: &Caller) -> Result<Operated, OperationRefusal> {
-        let service = self.service.borrow().clone();
-        match service {
-            Some(service) => service.operate(operation, who).await,
-            None => self.door.operate(&operation).map(|answer| (answer, None)),
-        }
-    }
-
-    /// What is counted of it; nothing before its store is there.
-    pub async fn figures(&self) -> Option<ControllerCounters> {
-        let driver = self.service.borrow().clone()?.driver;
-        Some(driver.base.figures.counters(&driver.store).await)
-    }
-
-    /// Returns it once its store is there; never if it is stopped before.
+    /// Returns the running service once its store is there; never returns if the controller is stopped before.
     pub async fn running(&mut self) -> Service {
         match self.service.wait_for(Option::is_some).await.map(|service| service.clone()) {
             Ok(Some(service)) => service,
@@ -170,29 +153,58 @@ impl Controller {
         }
     }
 
-    /// Ends it. Children run on.
+    /// Stops the controller. Its jobs' children keep running.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 }
 
+impl Operations for Controller {
+    /// Before the store is opened, carries out only operations that need no store.
+    fn operate<'a>(&'a self, operation: Operation, who: &'a Caller) -> Act<'a, Operated> {
+        let service = self.service.borrow().clone();
+        Box::pin(async move {
+            match service {
+                Some(service) => service.operate(operation, who).await,
+                None => self.door.operate(&operation).map(|answer| (answer, None)),
+            }
+        })
+    }
+
+    fn figures(&self) -> Act<'_, Option<ControllerCounters>> {
+        Box::pin(async {
+            let Service { driver, saved, .. } = self.service.borrow().clone()?;
+            let counters = driver.base.figures.counters(&driver.store).await;
+            let (saved, saved_broken) = saved.now().counts();
+            Some(ControllerCounters { saved, saved_broken, ..counters })
+        })
+    }
+
+    fn tls_client(&self) -> Option<String> {
+        self.door.options().tls_client.clone()
+    }
+}
+
 impl Setup {
     async fn driver(self, door: Door) -> Result<Arc<JobDriver>, Error> {
-        let Self { options: _, store, default_store, registry, node, mesh, projects } = self;
+        let Self { options: _, store, directory, registry, node, mesh, projects } = self;
+        let default_store = default_store(&directory);
         let former = (store != Options::Sqlite(default_store.clone()) && default_store.exists())
             .then_some(default_store);
         let store = Store::open(&store, &node).await?;
         if let Some(former) = former
-            && store.list(JobFilter::default(), 1).await?.jobs.is_empty()
+            && store.list(JobSelection::default(), 1).await?.jobs.is_empty()
         {
             let path = former.display();
-            tracing::warn!(%path, "the store is empty, and another one lies here: docs/moving.md says how its jobs come along");
+            tracing::warn!(%path, "the store is empty, but there is an older one at this path: docs/moving.md says \
+                                   how to move its jobs");
         }
         let children = Arc::new(RegistryChildren(registry));
         JobDriver::start(node, store, door.settings(), mesh, children, projects).await
     }
 
-    /// Whatever is wrong, an operator may mend it. A try that is under way goes on: it may have the lease by now.
+    /// Tries until the store is open, because an operator may mend any error. A try under way is awaited and not begun
+    /// again, because it may hold the lease already.
     async fn open_later(
         &self,
         mut opening: Option<impl Future<Output = Result<Arc<JobDriver>, Error>>>,
@@ -209,11 +221,11 @@ impl Setup {
             };
             match opened {
                 Ok(driver) => {
-                    tracing::info!("the store is there: the controller works");
+                    tracing::info!("the controller has opened its store and works");
                     return Service::run(driver, door.clone(), stop).await;
                 }
                 Err(error) if door.say(&error) => {
-                    tracing::warn!(%error, "the controller waits for its store")
+                    tracing::warn!(%error, "the controller is waiting for its store")
                 }
                 Err(_) => {}
             }
@@ -222,10 +234,11 @@ impl Setup {
 }
 
 impl Service {
-    /// Runs a driver, which the units behind a door are given.
+    /// Runs a driver and gives it to the units that come through the door.
     async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken) -> Self {
         let (registry, cleaning) = (door.registry().clone(), Cleaning::default());
-        let service = Self { driver: driver.clone(), registry, stop: stop.clone(), cleaning };
+        let saved = door.saved().clone();
+        let service = Self { driver: driver.clone(), registry, stop: stop.clone(), saved, cleaning };
         service.registry.release_leftovers(&driver.checks.prefix());
         let units = door.open(&driver).await;
         door.follow_all(&driver, units).await;
@@ -233,18 +246,29 @@ impl Service {
             while let Some(units) = driver.clone().run(stop.clone()).await {
                 door.follow_all(&driver, units).await;
             }
-            // A node that stands down keeps no house either.
+            // A node that stands down does no housekeeping either.
             stop.cancel();
         });
         tokio::spawn(service.clone().keep_house());
         service
     }
 
-    /// As [`Controller::open`] with a driver that is there.
+    /// Lets the controller ask other control nodes. Returns the server that answers their requests.
+    pub fn open_peers(&self, dialer: Arc<dyn Dialer>) -> PeerServer {
+        let (driver, registry) = (&self.driver, self.registry.clone());
+        let (node, store) = (driver.node.clone(), driver.store.clone());
+        let client = PeerClient { node, store, settings: driver.base.settings.clone(), registry, dialer };
+        // A second call changes nothing.
+        let _first = self.driver.base.peers.set(client);
+        PeerServer::new(self.driver.clone(), self.registry.clone())
+    }
+
+    /// As [`Controller::open`], with a driver that exists already.
     #[cfg(test)]
     pub(super) async fn serve(driver: Arc<JobDriver>, registry: &Registry) -> Self {
         let stop = CancellationToken::new();
-        let door = Door::new(driver.node.clone(), registry, driver.base.settings.clone());
+        let saved = SavedShelf::new(std::path::PathBuf::new());
+        let door = Door::new(driver.node.clone(), registry, driver.base.settings.clone(), saved);
         registry.serve_jobs(Box::new(door.clone())).await;
         Self::run(driver, door, stop).await
     }
@@ -273,10 +297,10 @@ async fn enter_later(
         let _entering = driver.entering.read().await;
         submission.is_cancelled = unit.extra().cancel_requested;
         match enter(driver, &submission).await {
-            // Each report is written to the disk.
+            // Not after each try, because each report is written to the disk.
             Err(Error::Away(why)) if tries.is_power_of_two() => {
                 let detail = format!("{WAITING}: asked {tries} times: {why}");
-                unit.report(JobReport { state: UnitState::Pending, detail, extra: unit.extra() }).await;
+                unit.report(ShownJob { state: UnitState::Pending, detail, extra: unit.extra() }).await;
             }
             Err(Error::Away(_)) => {}
             entered => return follow_at_last(driver, entered?, unit).await,
@@ -288,15 +312,15 @@ async fn enter_later(
 async fn follow_at_last(driver: &Arc<JobDriver>, job: Submitted, unit: JobUnit) -> Result<(), Error> {
     loop {
         match follow(driver, job, unit.clone()).await {
-            // Its job is in the store: whatever is wrong there, the unit follows once it is mended.
+            // The job is in the store, so the unit must follow it once the store is mended.
             Err(Error::Away(_) | Error::Refused(_)) => tokio::time::sleep(STORE_RETRY).await,
             followed => return followed,
         }
     }
 }
 
-/// As `follow`. If the store went away it returns, and goes on in the background: the unit has a job, and nobody drives
-/// that before its unit follows it.
+/// As `follow`. If the store went away this returns and goes on in the background, because nobody drives the job before
+/// its unit follows it.
 async fn follow_in_any_case(
     driver: &Arc<JobDriver>,
     entering: OwnedRwLockReadGuard<()>,
@@ -330,7 +354,7 @@ async fn follow(driver: &Arc<JobDriver>, job: Submitted, unit: JobUnit) -> Resul
     if !holders.iter().any(|(holder, held)| *holder == node && *held == id)
         && let Err(error) = unit.drop_payload().await
     {
-        tracing::warn!(unit = id, %error, "the payload of a unit that follows another one's job stays");
+        tracing::warn!(unit = id, %error, "cannot delete the payload of a unit that follows another unit's job");
     }
     driver.store.hold(job, node, id, Kept::Output).await?;
     attach(driver, job, unit).await

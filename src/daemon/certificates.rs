@@ -9,8 +9,8 @@ use crate::tls::Names;
 use crate::tls::commands::{self, CommandError};
 use crate::tls::make::{Dates, KeyKind};
 
-/// Carries out the command of a configuration that has one, and prints a failure on standard error. `ask` asks a
-/// person whether to sign, and says what to give where nobody is there.
+/// Carries out the command of a configuration that has one, and prints a failure on standard error. `ask` asks a person
+/// whether to sign; its text is the setting to give if nobody can be asked.
 pub(super) fn run(config: &Config, ask: fn(&Names, &str) -> bool) -> Option<ExitCode> {
     let done = if let Some(init) = &config.cert_init {
         let dates = Dates { not_before: init.not_before, not_after: init.not_after };

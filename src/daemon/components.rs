@@ -1,7 +1,8 @@
-//! The running links and services: starting one, stopping one, and going from one set of them to another.
+//! The running links and services: starts and stops single ones, and changes from one set of them to another.
 //!
-//! Owns the order of a change: components that can run beside the old ones start first, so that a failure there changes
-//! nothing. Only those that need the same port or file wait until the old ones have stopped. Knows nothing of files.
+//! Owns the order of a change: components that can run next to the old ones start first, so that their failure changes
+//! nothing. Only those that need the port or file of an old one wait until that has stopped. Knows nothing of the
+//! configuration's files.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -11,12 +12,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::enrolment::{desk, open_desk, start_renewal};
+use super::nodes::DeskSlot;
 use super::wiring;
-use crate::config::components::{Claim, Trust};
+use crate::config::components::{ListenerTrust, SoleResource};
 use crate::config::directives::services::Remote;
 use crate::config::{Component, ControlListener};
 use crate::control::{self, Server, ServerLimits};
+use crate::enrol::EnrolDoor;
 use crate::http::{HttpServer, Monitoring, TokenFile, Web};
+use crate::join::shared::SharedStore;
 use crate::node::LinkHandle;
 use crate::service::{
     CommandService, FlowLimits, IpRouter, TcpClient, TcpServer, UdpClient, UdpServer, UnixSocketClient,
@@ -33,10 +38,10 @@ pub struct StartError {
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+type ComponentEnd<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A running component.
-enum Running {
+enum RunningComponent {
     Link(LinkHandle),
     Service {
         stop: CancellationToken,
@@ -48,18 +53,28 @@ enum Running {
 /// All running components of a node.
 pub(super) struct Components {
     pub(super) context: control::Context,
+    door: EnrolDoor,
+    /// The store that this node shares with other control nodes.
+    shared: Option<SharedStore>,
+    desk: DeskSlot,
     stop: CancellationToken,
     tasks: TaskTracker,
-    running: Vec<(Component, Running)>,
+    running: Vec<(Component, RunningComponent)>,
 }
 
 impl Components {
-    /// None runs yet. Cancelling `stop` ends all services.
-    pub(super) fn new(context: control::Context, stop: CancellationToken) -> Self {
-        Self { context, stop, tasks: TaskTracker::new(), running: Vec::new() }
+    /// No component runs yet. Cancelling `stop` ends all services.
+    pub(super) fn new(
+        context: control::Context,
+        door: EnrolDoor,
+        shared: Option<SharedStore>,
+        desk: DeskSlot,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { context, door, shared, desk, stop, tasks: TaskTracker::new(), running: Vec::new() }
     }
 
-    /// Starts components in their order. On an error those before stay.
+    /// Starts components in their order. After an error, those that have started keep running.
     pub(super) async fn start_all(&mut self, components: Vec<Component>) -> Result<(), StartError> {
         for component in components {
             let running = self.start(&component).await?;
@@ -100,14 +115,16 @@ impl Components {
         added: &[Component],
         former: Option<&Arc<ProfileSet>>,
     ) -> Result<(), StartError> {
-        let held: BTreeSet<Claim> = removed.iter().flat_map(Component::claims).collect();
-        let in_the_way = |component: &&Component| component.claims().iter().any(|claim| held.contains(claim));
+        let held: BTreeSet<SoleResource> =
+            removed.iter().flat_map(|component| component.facts().claims).collect();
+        let in_the_way =
+            |component: &&Component| component.facts().claims.iter().any(|claim| held.contains(claim));
         let (late, early): (Vec<&Component>, Vec<&Component>) = added.iter().partition(in_the_way);
         let mut started = Vec::new();
         self.start_or_undo(&early, &mut started).await?;
         self.stop_some(removed).await;
         if let Err(error) = self.start_or_undo(&late, &mut started).await {
-            // The old components run on with their old profiles.
+            // The old components start again with their old profiles.
             former.map(|former| self.context.tls.swap(former.clone()));
             self.put_back(removed).await;
             return Err(error);
@@ -120,7 +137,7 @@ impl Components {
     async fn start_or_undo(
         &self,
         components: &[&Component],
-        started: &mut Vec<(Component, Running)>,
+        started: &mut Vec<(Component, RunningComponent)>,
     ) -> Result<(), StartError> {
         for &component in components {
             match self.start(component).await {
@@ -154,19 +171,19 @@ impl Components {
         }
     }
 
-    async fn start(&self, component: &Component) -> Result<Running, StartError> {
+    async fn start(&self, component: &Component) -> Result<RunningComponent, StartError> {
         let started = self.try_start(component).await;
         started.map_err(|source| StartError { component: component.to_string(), source })
     }
 
-    async fn try_start(&self, component: &Component) -> Outcome<Running> {
+    async fn try_start(&self, component: &Component) -> ComponentEnd<RunningComponent> {
         let streams = || self.context.streams.clone();
         let node = &self.context.node;
         match component {
             Component::Control(listener) => self.open(listener).await,
             Component::Link(link) => {
                 let spec = wiring::link_spec(link, &self.context.tls)?;
-                Ok(Running::Link(node.add_link(spec).await?))
+                Ok(RunningComponent::Link(node.add_link(spec).await?))
             }
             Component::CommandService(command) => {
                 let tls = self.server_profile(&command.tls)?;
@@ -209,6 +226,11 @@ impl Components {
                     UnixSocketServer::bind(&server.filename, server.permissions, streams(), to, service)?;
                 Ok(self.run(|stop| proxy.with_tls(tls).run(stop)))
             }
+            Component::Renewal(renewal) => Ok(self.run(start_renewal(renewal, &self.context, &self.door)?)),
+            Component::Enrolment(enrolment) => {
+                let desk = desk(enrolment, self.shared.clone());
+                Ok(self.run(open_desk(desk, &self.context, &self.door, &self.desk).await?))
+            }
             Component::Metrics(metrics) => {
                 let (tls, token) = (self.server_profile(&metrics.tls)?, metrics.token_file.clone());
                 let token = token.map(TokenFile::open).transpose()?;
@@ -226,7 +248,7 @@ impl Components {
                 let options = wiring::web_options(web);
                 match options.tokens.list() {
                     Err(error) if web.tokens.is_none() => {
-                        tracing::warn!(%error, "nobody can sign in to the page");
+                        tracing::warn!(%error, "cannot read the page's tokens: nobody can sign in");
                     }
                     listed => drop(listed?),
                 }
@@ -254,10 +276,10 @@ impl Components {
         (wiring::remote_node(&remote.node, self.context.node.id()), remote.service)
     }
 
-    async fn open(&self, listener: &ControlListener) -> Outcome<Running> {
+    async fn open(&self, listener: &ControlListener) -> ComponentEnd<RunningComponent> {
         let mut server = Server::new(self.context.clone(), ServerLimits::default());
-        if let ControlListener::Tcp(_, _, Trust::Everyone) | ControlListener::Mesh(_, _, Trust::Everyone) =
-            listener
+        if let ControlListener::Tcp(_, _, ListenerTrust::Everyone)
+        | ControlListener::Mesh(_, _, ListenerTrust::Everyone) = listener
         {
             server.trust_everyone();
         }
@@ -272,10 +294,10 @@ impl Components {
         }
         let (stop, freed) = (self.stop.child_token(), server.closed());
         self.tasks.spawn(server.run(stop.clone(), self.stop.clone()));
-        Ok(Running::Service { stop, freed })
+        Ok(RunningComponent::Service { stop, freed })
     }
 
-    fn run<F>(&self, service: impl FnOnce(CancellationToken) -> F) -> Running
+    fn run<F>(&self, service: impl FnOnce(CancellationToken) -> F) -> RunningComponent
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -285,11 +307,11 @@ impl Components {
             service.await;
             drop(guard);
         });
-        Running::Service { stop, freed }
+        RunningComponent::Service { stop, freed }
     }
 }
 
-impl Running {
+impl RunningComponent {
     /// Returns when everything that the component occupied is free.
     async fn stop(self) {
         match self {

@@ -1,51 +1,46 @@
-//! The controller of a control node, wired to the node: what it sees of the mesh, and what the control socket asks of it.
+//! Wires the controller of a control node to the node: what it sees of the mesh, and how other control nodes reach it.
+//! Decides nothing about jobs.
 
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::Failure;
+use super::NodeFailure;
 use super::check::controller::lacks_tls_client;
 use super::wiring::{MeshDialer, server_profile};
 use crate::config::{self, Config, Environment, Invocation};
-use crate::control::{Operated, OperationStream, Operations};
 use crate::controller::core::InstanceName;
-use crate::controller::driver::world::{Mesh, NodeView};
-use crate::controller::operations::JobStream;
+use crate::controller::driver::world::{MeshView, NodeView};
 use crate::controller::options::ControllerOptions;
 use crate::controller::projects::ProjectCache;
-use crate::controller::service::{self, Setup, default_store, store_options};
+use crate::controller::service::{Controller, Setup, store_options};
 use crate::controller::store::{Error, Options};
-use crate::counters::ControllerCounters;
 use crate::node::NodeHandle;
 use crate::os::directories;
 use crate::os::house::House;
-use crate::rpc::operation::Operation;
 use crate::stream::{StreamListener, Streams};
 use crate::tls::{Handshakes, Profiles};
 use crate::wire::{Advertisement, ConnType, NodeId};
 use crate::work::jobs::Act;
-use crate::work::{Caller, NodeDirectory, Registry};
+use crate::work::{NodeDirectory, Registry};
 
 /// The directory of the store and the projects, below the node's.
 const DIRECTORY: &str = ".controller";
-/// The directory of the projects in it.
+/// The directory of the projects, below [`DIRECTORY`].
 const PROJECTS: &str = "projects";
 
-/// Streams to a control node that have not said yet what they want: of one neighbour, whose oldest go for further ones.
+/// The most streams of one neighbour that have not yet said what they want. The oldest leave for further ones.
 const UNASKED: usize = 64;
 
-/// What marks a control service among a node's services.
+/// The tag of a control service among a node's services.
 const CONTROL_SERVICE: &str = "Control Service";
 
-/// The store that a node's configuration, a file or a directory, names. The node need not run.
+/// The store that a node's configuration names. `path` is its file or directory. The node need not run.
 ///
 /// # Errors
-/// What is wrong with the configuration, or that it is no control node's.
+/// What is wrong with the configuration, or that it has no controller.
 pub(crate) fn node_store(path: &Path) -> Result<Options, String> {
     let option = if path.is_dir() { "--config-dir" } else { "--config" };
     let args = [option.to_owned(), path.display().to_string()];
@@ -65,10 +60,6 @@ pub(super) fn store_of(config: &Config) -> Option<Result<Options, Error>> {
     Some(store_options(config.controller.as_ref()?, &directory))
 }
 
-/// The node's controller, as the control socket asks it.
-#[derive(Debug, Clone)]
-pub(super) struct Controller(service::Controller);
-
 /// Starts the controller, if one is configured.
 pub(super) async fn start(
     config: &Config,
@@ -76,7 +67,7 @@ pub(super) async fn start(
     streams: &Streams,
     tls: &Profiles,
     work: &Registry,
-) -> Result<Option<Controller>, Failure> {
+) -> Result<Option<Controller>, NodeFailure> {
     let Some(options) = config.controller.clone() else { return Ok(None) };
     if let Some((what, remedy)) = lacks_tls_client(config) {
         warn!(warning = what, remedy, "work-controller");
@@ -85,25 +76,25 @@ pub(super) async fn start(
     let peers = options.peers.clone();
     let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), tls.clone()));
     let setup = setup(options, directory, node.id(), work, mesh);
-    let setup = setup.map_err(Failure::start("work-controller"))?;
+    let setup = setup.map_err(NodeFailure::start("work-controller"))?;
     let is_shared = setup.store.is_shared();
-    let controller = service::Controller::open(setup).await.map_err(Failure::start("work-controller"))?;
+    let controller = Controller::open(setup).await.map_err(NodeFailure::start("work-controller"))?;
     if is_shared {
         let what = || format!("the service {} of work-controller", peers.service);
-        let profile = server_profile(tls, &peers.tls_server).map_err(Failure::start(what()))?;
+        let profile = server_profile(tls, &peers.tls_server).map_err(NodeFailure::start(what()))?;
         let listener = streams.listen_with(peers.service, None, profile).await;
-        let listener = listener.map_err(Failure::start(what()))?;
+        let listener = listener.map_err(NodeFailure::start(what()))?;
         let dialer = Arc::new(MeshDialer::new(streams.clone(), tls.clone()));
         tokio::spawn(serve_peers(node.clone(), listener, controller.clone(), dialer));
     }
-    Ok(Some(Controller(controller)))
+    Ok(Some(controller))
 }
 
-/// Answers other control nodes, from when the store is there and for as long as this node runs.
+/// Answers other control nodes once the store is open, for as long as this node runs.
 async fn serve_peers(
     node: NodeHandle,
     mut listener: StreamListener,
-    mut controller: service::Controller,
+    mut controller: Controller,
     dialer: Arc<MeshDialer>,
 ) {
     let server = controller.running().await.open_peers(dialer);
@@ -143,54 +134,11 @@ fn setup(
     directories::make(&path).map_err(|source| Error::File { path, source })?;
     let projects = ProjectCache::new(directory.path().join(DIRECTORY).join(PROJECTS));
     let node = InstanceName::from(node.as_str());
-    let default_store = default_store(directory.path());
-    Ok(Setup { options, store, default_store, registry: work.clone(), node, mesh, projects })
+    let directory = directory.path().to_owned();
+    Ok(Setup { options, store, directory, registry: work.clone(), node, mesh, projects })
 }
 
-impl Controller {
-    /// Follows a new configuration.
-    pub(super) fn set_options(&self, options: ControllerOptions) {
-        self.0.set_options(options);
-    }
-
-    /// Ends it; children run on.
-    pub(super) fn stop(&self, work: &Registry) {
-        self.0.stop();
-        work.end_jobs();
-    }
-}
-
-impl Operations for Controller {
-    fn operate<'a>(
-        &'a self,
-        operation: Operation,
-        who: &'a Caller,
-    ) -> Pin<Box<dyn Future<Output = Operated> + Send + 'a>> {
-        Box::pin(async move {
-            let (answer, rest) = self.0.operate(operation, who).await?;
-            Ok((answer, rest.map(|stream| Box::new(Rest(stream)) as Box<dyn OperationStream>)))
-        })
-    }
-
-    fn figures(&self) -> Pin<Box<dyn Future<Output = Option<ControllerCounters>> + Send + '_>> {
-        Box::pin(self.0.figures())
-    }
-
-    fn tls_client(&self) -> Option<String> {
-        self.0.tls_client()
-    }
-}
-
-/// The stream of an operation, as the control service sends it.
-struct Rest(Box<JobStream>);
-
-impl OperationStream for Rest {
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<Bytes>> + Send + '_>> {
-        Box::pin(self.0.next())
-    }
-}
-
-/// Whether it is a control service, which a node without work types advertises too.
+/// Whether an advertisement is of a control service, which a node without work types advertises too.
 fn is_control(ad: &Advertisement) -> bool {
     let tag = ad.tags.as_ref().and_then(|tags| tags.get("type"));
     ad.work_commands.is_some() || tag.is_some_and(|tag| tag == CONTROL_SERVICE)
@@ -206,7 +154,7 @@ struct SeenMesh {
 
 impl SeenMesh {
     fn new(node: NodeHandle, work: Registry, tls: Profiles) -> Self {
-        // The receiver is there from the beginning: a channel without any counts as closed.
+        // The receiver exists before the task starts, because a channel without receivers counts as closed.
         let ((news, changes), mut noticed) = (watch::channel(0), node.changes());
         tokio::spawn(async move {
             loop {
@@ -220,7 +168,7 @@ impl SeenMesh {
     }
 }
 
-impl Mesh for SeenMesh {
+impl MeshView for SeenMesh {
     fn nodes(&self) -> Act<'_, Vec<NodeView>> {
         Box::pin(async move {
             let status = self.node.status().await;

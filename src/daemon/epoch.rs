@@ -1,8 +1,8 @@
 //! The node's epoch across restarts: other nodes believe the greatest one they have received.
 //!
 //! It is made from the clock (docs/protocol.md#epochs), which may have been set back since the last start. The last
-//! epoch is therefore kept in a file beside the node's units, and the next one always exceeds it, and all those that the
-//! node takes while it runs (docs/protocol.md#duplicates).
+//! epoch is therefore kept in a file next to the node's units. The next epoch exceeds it, and also all later epochs
+//! that the node took while it ran (docs/protocol.md#duplicates). Does not know what epochs are for.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,8 @@ use crate::os::replace::replace;
 /// The file's name; no unit has a name like it.
 const FILE: &str = ".epoch";
 
-/// A node that is suspected takes later epochs: so many are this run's. The clock passes them in a sixteenth of a second.
+/// How many epochs are reserved for one run, because a node that is suspected takes later epochs. The clock passes them
+/// in a sixteenth of a second.
 const OF_ONE_RUN: u64 = 1 << 20;
 
 /// The epoch of this start, durable in `directory` before it is returned: `clock`, or one more than the last epoch if

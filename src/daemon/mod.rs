@@ -1,16 +1,18 @@
 //! The daemon: wires the rooms into a node, in order, and takes them down again.
 //!
-//! Decides nothing about packets or jobs. What stands here is the order of start and stop, the mapping from
-//! configuration to the rooms' own settings (`wiring`), links and services one by one (`components`), what a reload
-//! changes (`reload`) and when one is due without being asked for (`watch`), what systemd is told (`systemd`), and
-//! `meshd check`.
+//! Decides nothing about packets or jobs. Owns the order of start and stop, the mapping from configuration to the
+//! rooms' own settings (`wiring`), the start and stop of single links and services (`components`), what a reload
+//! changes (`reload`), the reload after a file has changed (`watch`), what systemd is told (`systemd`), `meshd check`
+//! (`check`), the examination of the own node (`doctor`), and who answers operations about nodes of the mesh (`nodes`).
 
 mod certificates;
 mod check;
 mod components;
 mod controller;
 mod doctor;
+mod enrolment;
 mod epoch;
+mod nodes;
 mod reload;
 mod systemd;
 mod watch;
@@ -23,67 +25,73 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Environment, Invocation, Loaded};
-use crate::control::{Context, Life, LineBudget, Observer, Operations, Reload};
+use crate::control::{Context, LineBudget, Observer, ProcessLife, Reload};
 use crate::controller::service;
+use crate::enrol::EnrolDoor;
+use crate::join::shared::SharedStore;
 use crate::node::{self, NodeHandle, NodeOptions, StopCause};
 use crate::rpc::report::node::HealthState;
 use crate::service::LinkTests;
 use crate::stream::Streams;
 use crate::telemetry::{self, Log};
 use crate::tls::{Names, Profiles};
+use crate::work::jobs::Operations;
 use crate::work::{self, NodeDirectory, Registry};
 
 pub(crate) use controller::node_store;
 pub(crate) use doctor::examine_files;
 
 use components::{Components, StartError};
+use nodes::{DeskSlot, NodeOperations};
 use reload::Reloader;
 
 /// The version in `status` and `--version`.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Tasks that a thread runs between two looks at its sockets and timers. A link's task works for some tenths of a
-/// millisecond when there is much to carry, and a ping that has arrived should not wait for dozens of them.
+/// millisecond when there is much to carry, and a ping that has arrived should not wait for dozens of such tasks.
 const EVENT_INTERVAL: u32 = 8;
-/// How long a thread for calls that may wait (files, SQLite) lives without one. Each call wakes the thread that has been idle
-/// longest, so as many stay as calls begin within this time. With less, a node that has a call in each second starts a thread
-/// for each, which takes some 100 us.
+/// How long a thread for blocking calls (files, SQLite) lives without a call. Each call wakes the thread that has been
+/// idle longest, so as many threads stay as calls begin within this time. With a shorter time, a node with one call per
+/// second would start a thread for each, which takes some 100 us.
 const IDLE_THREAD: Duration = Duration::from_secs(2);
+/// Newcomers that wait for the door.
+const NEWCOMERS: usize = 64;
 /// How long the process waits at its end for threads that read or write a file.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Why a node did not start, or ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// A configuration of nothing.
+pub enum NodeFailure {
+    /// The configuration has no link and no `local-only`.
     #[error(
         "nothing to do: configure a tcp-listener or a tcp-peer, or `local-only` for a node without neighbours"
     )]
     NoBackends,
-    /// The mesh knows a node of this name.
+    /// Another node in the mesh has this node's name.
     #[error(
-        "another node with a certificate for our node ID was there first: give each node an ID of its own"
+        "another node with a certificate for this node's ID was there first: give each node an ID of its own"
     )]
     Duplicate,
-    /// A link or a service.
+    /// A link or a service did not start.
     #[error(transparent)]
     Component(#[from] StartError),
-    /// Anything else.
+    /// Something else did not start.
     #[error("failed to start {what}: {source}")]
     Start {
-        /// What was to start.
+        /// What did not start.
         what: String,
-        /// Why it does not.
+        /// Why it did not.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-impl Failure {
+impl NodeFailure {
     fn start<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
         what: impl Into<String>,
     ) -> impl FnOnce(E) -> Self {
@@ -92,8 +100,8 @@ impl Failure {
     }
 }
 
-/// Runs a node as the arguments (without the program's name) say. Returns when it has ended. `ask_to_sign` asks a
-/// person whether to sign a certificate for these names.
+/// Runs a node as the arguments say, which lack the program's name. Returns when the node has ended. `ask_to_sign` asks
+/// a person whether to sign a certificate for these names.
 pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names, &str) -> bool) -> ExitCode {
     if let Some(code) = crate::os::first_process::run_if_first() {
         return code;
@@ -144,44 +152,49 @@ pub(crate) fn main(args: Vec<String>, ask_to_sign: fn(&Names, &str) -> bool) -> 
     code
 }
 
-/// Says once why the node ends: where the program was started, or in its log once it has run.
-fn report(failure: &Failure) {
+/// Says once why the node ends: on standard error if it did not start, otherwise in its log.
+fn report(failure: &NodeFailure) {
     match failure {
-        Failure::Duplicate => error!(%failure, "stopped"),
-        Failure::NoBackends | Failure::Component(_) | Failure::Start { .. } => {
-            // In one piece: the log may go to the same place.
+        NodeFailure::Duplicate => error!(%failure, "stopped"),
+        NodeFailure::NoBackends | NodeFailure::Component(_) | NodeFailure::Start { .. } => {
+            // In one write, because the log may go to standard error too.
             let line = format!("meshd: {failure}\n");
             let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
         }
     }
 }
 
-/// Abandons work in progress, none of which has to finish: files are replaced atomically, and jobs are processes of
+/// Abandons work in progress. None of it has to finish, because files are replaced atomically and jobs are processes of
 /// their own. A thread that hangs on a dead file system must not keep the process alive.
 fn leave(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
 }
 
-/// Runs a node on the runtime of the caller, whose process it may share: starts everything, waits for the end, stops everything.
+/// Runs a node on the caller's runtime, in a process that may do other things: starts everything, waits for the end,
+/// and stops everything.
 ///
 /// # Errors
-/// Why it did not start, or that the mesh has another node of its name.
-pub async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
-    let life = Life::begin();
+/// Why the node did not start, or that another node in the mesh has its name.
+pub async fn run(loaded: Loaded, log: Log) -> Result<(), NodeFailure> {
+    let life = ProcessLife::begin();
     let Loaded { config, warnings, sources, .. } = loaded;
     for config::Warning { at, text } in &warnings {
         warn!(%at, warning = %text, "configuration");
     }
     systemd::warn_of_confined_jobs(&config);
     if config.is_alone() {
-        return Err(Failure::NoBackends);
+        return Err(NodeFailure::NoBackends);
     }
+    enrolment::finish_renewal(&config);
+    let shared = SharedStore::of(&config).map_err(NodeFailure::start("enrolment"))?;
     let tls = Profiles::default();
-    tls.swap(wiring::tls_profiles(&config, &tls).map_err(Failure::start("TLS"))?);
-    work::check_limits(&wiring::work_types(&config)).map_err(Failure::start("the work engine"))?;
+    tls.swap(wiring::tls_profiles(&config, &tls).map_err(NodeFailure::start("TLS"))?);
+    work::check_limits(&wiring::work_types(&config)).map_err(NodeFailure::start("the work engine"))?;
     let taken = NodeDirectory::take(&config.node.data_dir, &config.node.id).await;
-    let directory = taken.map_err(Failure::start(work_engine(&config)))?;
-    let options = NodeOptions { epoch: Some(next_epoch(&directory)), ..wiring::node_options(&config) };
+    let directory = taken.map_err(NodeFailure::start(work_engine(&config)))?;
+    let (newcomers, has_come) = mpsc::channel(NEWCOMERS);
+    let (epoch, newcomers) = (Some(next_epoch(&directory)), Some(newcomers));
+    let options = NodeOptions { epoch, newcomers, ..wiring::node_options(&config) };
     let (node, stopped) = NodeHandle::start(options);
     info!(node = %node.id(), version = VERSION, "starting");
     let streams = Streams::new(node.clone());
@@ -195,9 +208,15 @@ pub async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     let profiles = tls.clone();
     tokio::spawn(tls.watch(stop.clone()));
     let reloader = Reloader::new(log.clone(), life.clone(), config, sources, warnings, controller.clone());
+    let door = EnrolDoor::new(streams.clone(), profiles.clone()).map_err(NodeFailure::start("enrolment"))?;
+    tokio::spawn(door.clone().serve(has_come, stop.clone()));
     let link_tests =
-        LinkTests::start(streams.clone(), stop.clone()).await.map_err(Failure::start("link tests"))?;
-    let operations = controller.clone().map(|controller| Arc::new(controller) as Arc<dyn Operations>);
+        LinkTests::start(streams.clone(), stop.clone()).await.map_err(NodeFailure::start("link tests"))?;
+    let desk = DeskSlot::default();
+    let operations = controller.clone().map(|controller| -> Arc<dyn Operations> {
+        let (controller, own) = (Arc::new(controller), node.id().clone());
+        Arc::new(NodeOperations { controller, own, desk: desk.clone() })
+    });
     let (seen, asked) = (profiles.clone(), operations.clone());
     let reload = Arc::downgrade(&reloader);
     let doctor = doctor::Doctor::new(reload.clone(), node.clone(), profiles.clone(), operations.clone());
@@ -214,7 +233,7 @@ pub async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
         link_tests,
         lines: LineBudget::default(),
     };
-    reloader.start(Components::new(context, stop.clone())).await?;
+    reloader.start(Components::new(context, door, shared, desk, stop.clone())).await?;
     watch::spawn(Arc::new(reload.clone()), stop.clone()).await;
     systemd::spawn_watchdog(node.clone(), stop);
     life.enter(HealthState::Ready);
@@ -227,19 +246,20 @@ pub async fn run(loaded: Loaded, log: Log) -> Result<(), Failure> {
     systemd::stopping();
     reloader.stop().await;
     if let Some(controller) = controller {
-        controller.stop(&work);
+        controller.stop();
+        work.end_jobs();
     }
     node.stop();
     work.close().await;
     end
 }
 
-/// The epoch of this start. Where it cannot be kept, the clock has to do.
+/// The epoch of this start. If it cannot be stored, the clock alone gives it.
 fn next_epoch(directory: &NodeDirectory) -> u64 {
     let clock = node::epoch(jiff::Timestamp::now());
     epoch::next(directory.path(), clock).unwrap_or_else(|error| {
         let directory = directory.path().display();
-        warn!(%directory, %error, "cannot keep the epoch: after a clock set back other nodes will distrust us for a while");
+        warn!(%directory, %error, "cannot store the epoch: if the clock is set back, other nodes will distrust this node for a while");
         clock
     })
 }
@@ -248,25 +268,28 @@ fn work_engine(config: &Config) -> String {
     format!("the work engine in {}", config.node.data_dir.display())
 }
 
-async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, Failure> {
+async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result<Registry, NodeFailure> {
     let what = || work_engine(config);
     let types = wiring::work_types(config);
     let mut options = work::Options::new(config.node.data_dir.clone(), config.node.id.clone(), types)
-        .map_err(Failure::start(what()))?;
-    options.signer = wiring::signer(config).map_err(Failure::start("work-signing"))?;
-    options.verifier = wiring::verifier(config).map_err(Failure::start("work-verification"))?;
+        .map_err(NodeFailure::start(what()))?;
+    options.signer = wiring::signer(config).map_err(NodeFailure::start("work-signing"))?;
+    options.verifier = wiring::verifier(config).map_err(NodeFailure::start("work-verification"))?;
     options.kubernetes = config.node.kubernetes();
     options.is_child = config.controller.is_some().then_some(service::is_child as fn(&work::UnitId) -> bool);
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
-    let work = Registry::open(options, dialer).await.map_err(Failure::start(what()))?;
+    let work = Registry::open(options, dialer).await.map_err(NodeFailure::start(what()))?;
     work.set_quota(config.node.quota);
     work.set_disk_reserve(config.disk_reserve());
     Ok(work)
 }
 
-/// Until a signal or the mesh ends the node; SIGHUP reloads.
-async fn wait_for_end(mut stopped: oneshot::Receiver<StopCause>, reload: &dyn Reload) -> Result<(), Failure> {
-    let listen = |kind| signal(kind).map_err(Failure::start("signal handling"));
+/// Waits until a signal or the mesh ends the node. SIGHUP reloads.
+async fn wait_for_end(
+    mut stopped: oneshot::Receiver<StopCause>,
+    reload: &dyn Reload,
+) -> Result<(), NodeFailure> {
+    let listen = |kind| signal(kind).map_err(NodeFailure::start("signal handling"));
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut hang_up = listen(SignalKind::hangup())?;
@@ -279,7 +302,7 @@ async fn wait_for_end(mut stopped: oneshot::Receiver<StopCause>, reload: &dyn Re
                 Err(error) => error!(%error, "reload failed, nothing was changed"),
             },
             cause = &mut stopped => return match cause {
-                Ok(StopCause::Duplicate) => Err(Failure::Duplicate),
+                Ok(StopCause::Duplicate) => Err(NodeFailure::Duplicate),
                 Ok(StopCause::Asked) | Err(_) => Ok(()),
             },
         }

@@ -11,11 +11,11 @@ use tokio::sync::Mutex;
 use tracing::{error, info, warn};
 
 use super::components::{Components, StartError};
-use super::controller::Controller;
-use super::watch::Followed;
+use super::watch::FileUser;
 use super::{systemd, wiring};
 use crate::config::{self, Config, ConfigErrors, Loaded, ReloadPlan, Sources, Warning};
-use crate::control::{Life, LogLevels, Reload, ReloadError};
+use crate::control::{LogLevels, ProcessLife, Reload, ReloadError};
+use crate::controller::service::Controller;
 use crate::stream;
 use crate::telemetry::{Log, LogLevel};
 use crate::tls::{ProfileSet, Profiles};
@@ -24,10 +24,10 @@ use crate::work::{self, Registry};
 
 /// Reads a node's configuration again when asked to.
 ///
-/// It owns the node's services, so these have weak references to it.
+/// It owns the node's services, so these have only weak references to it.
 pub(super) struct Reloader {
     log: Log,
-    life: Life,
+    life: ProcessLife,
     controller: Option<Controller>,
     state: Mutex<Applied>,
 }
@@ -42,10 +42,10 @@ struct Applied {
 }
 
 impl Reloader {
-    /// A node of which no component runs yet.
+    /// For a node whose components do not run yet.
     pub(super) fn new(
         log: Log,
-        life: Life,
+        life: ProcessLife,
         config: Config,
         sources: Sources,
         warned: Vec<Warning>,
@@ -106,7 +106,9 @@ impl Reloader {
             warn!(%at, warning = %text, "configuration");
         }
         if config.is_alone() {
-            warn!("no listener and no peer any more: such a configuration runs on, but does not start");
+            warn!(
+                "no listener and no peer are left: the node keeps running, but will not start with this configuration"
+            );
         }
         info!(
             added = plan.added.len(),
@@ -122,8 +124,8 @@ impl Reloader {
         Ok(())
     }
 
-    /// Steps that can fail come first. The last of them is the change of components, which undoes itself and the
-    /// firewall's rules.
+    /// Steps that can fail come first. The last of them is the change of components: if it fails, it undoes itself, and
+    /// the firewall gets its old rules back.
     async fn apply(
         &self,
         components: &mut Components,
@@ -136,7 +138,7 @@ impl Reloader {
         let types = wiring::work_types(new);
         work::check_limits(&types)?;
         Registry::check_work_types(types.clone()).map_err(|error| error.to_string())?;
-        // The rules hold before anything listens that they are for.
+        // The new rules are in force before the new components listen.
         if let Some(rules) = &plan.firewall {
             context.node.set_firewall(rules.clone()).await;
         }
@@ -154,7 +156,7 @@ impl Reloader {
         }
         if plan.work_types {
             systemd::warn_of_confined_jobs(new);
-            // Waiting units follow at once, so this cannot be undone. It was checked before.
+            // Waiting units follow at once, so this cannot be undone. The types were checked above.
             context.work.set_work_types(types).map_err(|error| error.to_string())?;
             context.node.set_work_commands(context.work.work_commands());
         }
@@ -177,7 +179,7 @@ impl Reloader {
             self.log.set(level, trace);
         }
         if let (Some(controller), Some(options)) = (&self.controller, &new.controller) {
-            controller.set_options(options.clone());
+            controller.follow(options.clone()).await;
             context.node.set_work_commands(context.work.work_commands());
         }
         Ok(())
@@ -200,20 +202,20 @@ async fn read_trust(plan: &ReloadPlan, new: &Config, tls: &Profiles) -> Result<T
     tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(format!("reading failed: {error}")))
 }
 
-/// What was read from the files of TLS profiles and signing keys, as far as it changes.
+/// The TLS profiles and signing keys that change, read from their files.
 struct TrustFiles {
     tls: Option<Arc<ProfileSet>>,
     signer: Option<Option<Arc<Signer>>>,
     verifier: Option<Option<Arc<Verifier>>>,
 }
 
-/// Reads files on a thread of its own: a file system may take its time.
+/// Reads files on a thread of its own, because a file system may be slow.
 async fn read(sources: &Sources) -> Result<Loaded, ReloadError> {
     let sources = sources.clone();
     let loaded = tokio::task::spawn_blocking(move || sources.load_again()).await;
     let loaded = loaded.map_err(|error| ReloadError::Invalid(format!("reading failed: {error}")))?;
     loaded.map_err(|errors| {
-        // The answer is one value, which the log cuts.
+        // Logged one by one, because the log cuts the answer, which is one long value.
         for error in errors.0.iter().take(ConfigErrors::SHOWN) {
             error!(at = %error.at, error = %error.what(), "configuration");
         }
@@ -226,7 +228,7 @@ fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-impl Followed for Weak<Reloader> {
+impl FileUser for Weak<Reloader> {
     async fn files(&self) -> Vec<PathBuf> {
         let Some(reloader) = self.upgrade() else { return Vec::new() };
         reloader.state.lock().await.sources.watched().to_vec()
@@ -239,7 +241,7 @@ impl Reload for Weak<Reloader> {
             let Some(reloader) = self.upgrade() else {
                 return Err(ReloadError::Invalid("the node is stopping".to_owned()));
             };
-            // A task of its own: the reload may close the very connection that requested it.
+            // In a task of its own, because the reload may close the very connection that requested it.
             let reload = tokio::spawn(async move { reloader.follow_sources().await });
             reload.await.unwrap_or_else(|error| Err(ReloadError::Invalid(format!("reload failed: {error}"))))
         })
@@ -258,7 +260,7 @@ impl LogLevels for Log {
             return Ok(());
         }
         let level = LogLevel::named(name).ok_or_else(|| {
-            format!("{name:?} is no log level: there are error, warning, info, debug and trace")
+            format!("{name:?} is not a log level: use error, warning, info, debug or trace")
         })?;
         self.set(level, false);
         Ok(())

@@ -1,5 +1,5 @@
-//! The daemon as a service of systemd: what systemd is told, that it is ready, reloads, stops, and still works, and whether
-//! it confines jobs. Owns the proof of life. Does nothing where nobody has asked to be told.
+//! The daemon as a service of systemd: tells systemd that the daemon is ready, reloads, stops and still works, and
+//! warns if systemd confines jobs. Owns the proof of life. Does nothing if no service manager listens.
 
 use sd_notify::{NotifyState, notify};
 use tokio::time::sleep;
@@ -9,7 +9,8 @@ use tracing::warn;
 use crate::config::Config;
 use crate::node::NodeHandle;
 
-/// Signs of life in the time after which systemd takes the daemon for hung: a busy machine may delay some.
+/// Signs of life within the time after which systemd takes the daemon for hung. Several, because a busy machine may
+/// delay some.
 const SIGNS: u32 = 4;
 
 /// All listeners and services are up.
@@ -17,9 +18,9 @@ pub(super) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The configuration is read again, until [`reloaded`].
+/// The configuration is being read again, until [`reloaded`].
 pub(super) fn reloading() {
-    // Without the time, Type=notify-reload does not take it for the reload that it has asked for.
+    // With Type=notify-reload, systemd needs the time to recognize the reload that it has asked for.
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         tell(&[NotifyState::Reloading, now]);
     }
@@ -39,21 +40,21 @@ pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Warns of jobs that would be confined with the daemon, which the unit does for nodes that run none.
+/// Warns if jobs are confined like the daemon, because the package's unit is made for nodes that run no jobs.
 pub(super) fn warn_of_confined_jobs(config: &Config) {
     let runs_jobs =
         !config.work_commands.is_empty() || !config.work_python.is_empty() || config.controller.is_some();
     let is_service = std::env::var_os("INVOCATION_ID").is_some();
     if runs_jobs && is_service && rustix::thread::no_new_privs().unwrap_or_default() {
         warn!(
-            "jobs are confined as the daemon is, and lose their /tmp when it stops: give its service the drop-in \
-             execution.conf, as /etc/systemd/system/meshd.service.d/execution.conf, and restart it"
+            "jobs are confined like the daemon, and lose their /tmp when it stops: install the drop-in \
+             execution.conf as /etc/systemd/system/meshd.service.d/execution.conf, and restart the service"
         );
     }
 }
 
-/// Gives signs of life until `stop`, if systemd waits for them. Each one is an answer of the mesh's task to a task of
-/// its own: a runtime without a free thread gives none, nor does a mesh that is caught in something.
+/// Gives signs of life until `stop`, if systemd waits for them. Each sign needs an answer of the mesh's task to
+/// another task, so that there is none if the runtime has no free thread, or if the mesh's task hangs.
 pub(super) fn spawn_watchdog(node: NodeHandle, stop: CancellationToken) {
     let Some(patience) = sd_notify::watchdog_enabled() else { return };
     let signs = async move {
@@ -67,6 +68,6 @@ pub(super) fn spawn_watchdog(node: NodeHandle, stop: CancellationToken) {
 }
 
 fn tell(states: &[NotifyState]) {
-    // Who does not listen any more need not be told.
+    // An error only means that nobody listens any more.
     let _ = notify(states);
 }

@@ -1,8 +1,7 @@
 //! Notices that a watched configuration file has changed, and asks for a reload.
 //!
 //! Watches the directory and not the file, because editors write a new file and rename it, and orchestrators swap
-//! a symbolic link. Only different contents count as a change. What a reload does is not known
-//! here.
+//! a symbolic link. Only different contents count as a change. Does not know what a reload does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,32 +18,32 @@ use crate::os::directories::parent_of;
 use crate::os::regular_file::{self, LONGEST};
 use crate::os::watch::{Subscription, WatchFlags, Watcher};
 
-/// How long nothing may happen before a change counts as complete.
+/// How long nothing must happen until a change counts as complete.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Between looks where the system has no inotify to give.
+/// Time between two looks if the system has no inotify instance to give.
 const POLL: Duration = Duration::from_secs(2);
-/// What may come at the end of a change, however it is made.
+/// The events that may end a change, however it is made.
 const EVENTS: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::CREATE)
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::DELETE);
 
-/// What has files that are to be followed.
-pub(super) trait Followed: Reload {
+/// A [`Reload`] with files to watch.
+pub(super) trait FileUser: Reload {
     /// The files of the configuration in force.
     fn files(&self) -> impl Future<Output = Vec<PathBuf>> + Send;
 }
 
-/// Watches the configuration's files until `stop`, if there are any. What changes after this has returned is noticed.
-pub(super) async fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
+/// Watches the configuration's files until `stop`, if there are any. A change after this has returned is noticed.
+pub(super) async fn spawn(reload: Arc<impl FileUser>, stop: CancellationToken) {
     let mut files = reload.files().await;
     if files.is_empty() {
         return;
     }
     let watcher = Watcher::new("the configuration", EVENTS, POLL);
-    let mut changes = Changes::of(&watcher, &files).await;
-    // Looked at after the watch has begun, so that nothing falls in between.
+    let mut changes = FileChanges::of(&watcher, &files).await;
+    // Read after the watch has begun, so that no change is missed in between.
     let mut known = contents(&files).await;
     let watch = async move {
         loop {
@@ -52,7 +51,7 @@ pub(super) async fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
             changes.settle().await;
             let mut now = contents(&files).await;
             if now != known && now.values().any(Option::is_none) {
-                // A file that is gone for a moment is about to come back.
+                // A missing file may come back in a moment.
                 sleep(SETTLE).await;
                 changes.settle().await;
                 now = contents(&files).await;
@@ -65,13 +64,14 @@ pub(super) async fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
             if let Err(error) = reload.reload().await {
                 error!(%error, "reload failed, nothing was changed");
             }
-            // Files may have come and gone with it.
+            // The reload may have brought other files.
             let followed = reload.files().await;
             if followed != files && !followed.is_empty() {
                 files = followed;
-                changes = Changes::of(&watcher, &files).await;
+                changes = FileChanges::of(&watcher, &files).await;
                 let mut found = contents(&files).await;
-                // What has changed since the reload began is found at the next look.
+                // Files that were known before keep their old contents here, so that a change since the reload began is
+                // found at the next look.
                 found.extend(known.into_iter().filter(|(path, _)| files.contains(path)));
                 known = found;
             }
@@ -80,7 +80,7 @@ pub(super) async fn spawn(reload: Arc<impl Followed>, stop: CancellationToken) {
     tokio::spawn(stop.run_until_cancelled_owned(watch));
 }
 
-/// What stands in the files; `None` for one that cannot be read.
+/// The contents of the files; `None` for a file that cannot be read.
 async fn contents(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let files = files.to_vec();
     let read = move || {
@@ -89,10 +89,10 @@ async fn contents(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     tokio::task::spawn_blocking(read).await.unwrap_or_default()
 }
 
-/// The directories of the files, in each of which something may change.
-struct Changes(Vec<Subscription>);
+/// The watched directories of the files.
+struct FileChanges(Vec<Subscription>);
 
-impl Changes {
+impl FileChanges {
     async fn of(watcher: &Watcher, files: &[PathBuf]) -> Self {
         let directories: BTreeSet<&Path> = files.iter().map(|file| parent_of(file)).collect();
         let mut subscriptions = Vec::new();
@@ -125,7 +125,7 @@ mod tests {
     /// Counts reloads, and follows those of its files that are there.
     struct Counter(mpsc::UnboundedSender<()>, Vec<PathBuf>);
 
-    impl Followed for Counter {
+    impl FileUser for Counter {
         async fn files(&self) -> Vec<PathBuf> {
             self.1.iter().filter(|path| path.exists()).cloned().collect()
         }
@@ -140,7 +140,7 @@ mod tests {
 
     async fn once(reloads: &mut mpsc::UnboundedReceiver<()>) {
         timeout(Duration::from_secs(20), reloads.recv()).await.expect("a reload").unwrap();
-        // Two quiet times: what was one change must not count twice.
+        // Longer than a change takes to settle, because one change must not count twice.
         assert!(timeout(SETTLE * 3, reloads.recv()).await.is_err(), "one reload is enough");
     }
 
@@ -153,7 +153,7 @@ mod tests {
         let stop = CancellationToken::new();
         let _end = stop.clone().drop_guard();
         spawn(Arc::new(Counter(sender, vec![path("c.yml")])), stop).await;
-        // A first change, written until the watch has begun.
+        // A first change, made again until a reload comes.
         while timeout(SETTLE * 3, reloads.recv()).await.is_err() {
             let text = std::fs::read_to_string(path("c.yml")).unwrap() + "x";
             std::fs::write(path("c.yml"), text).unwrap();

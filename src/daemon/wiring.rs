@@ -8,7 +8,7 @@ use crate::backend::{
     DialSpec, ListenSpec, Proxy, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
     UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
 };
-use crate::config::directives::http::Web;
+use crate::config::directives::http::WebDirective;
 use crate::config::directives::links::WebSocketPeer;
 use crate::config::directives::services::RemoteNode;
 use crate::config::directives::work::{WorkSigning, WorkVerification};
@@ -25,7 +25,7 @@ use crate::tls::{
 use crate::wire::{NameHash, NodeId, ServiceName};
 use crate::work::limits::{Inherited, Limits};
 use crate::work::signing::{KeyError, Signer, Verifier};
-use crate::work::{CommandType, DialFailure, Dialed, Dialer, Dialing, SYNC};
+use crate::work::{CommandType, Dialed, Dialer, SYNC, StreamDialing, StreamFailure};
 
 pub(super) fn node_options(config: &Config) -> NodeOptions {
     NodeOptions {
@@ -37,13 +37,14 @@ pub(super) fn node_options(config: &Config) -> NodeOptions {
             ..Options::default()
         },
         firewall: config.node.firewall_rules.clone(),
+        newcomers: None,
     }
 }
 
-/// What a configured link is to the node.
+/// A configured link in the node's terms.
 ///
 /// # Errors
-/// If it names a profile that is not there, or the environment a proxy that cannot be used.
+/// If the link names a profile that is missing, or the environment names a proxy that cannot be used.
 pub(super) fn link_spec(link: &Link, profiles: &Profiles) -> std::io::Result<LinkSpec> {
     let server = |name: &Option<String>| server_profile(profiles, name).map_err(std::io::Error::other);
     let client = |name: &Option<String>| client_profile(profiles, name).map_err(std::io::Error::other);
@@ -116,14 +117,14 @@ fn ws_peer(peer: &WebSocketPeer, profiles: &Profiles) -> std::io::Result<WsDialO
     })
 }
 
-/// What `wss` means without a profile: the authorities that the host trusts.
+/// The profile for `wss` if none is named: it trusts the authorities that the host trusts.
 fn system_trust() -> std::io::Result<ClientProfile> {
     let options = ClientOptions { name: "(none)".to_owned(), ..ClientOptions::default() };
     ClientProfile::open(options, None).map_err(std::io::Error::other)
 }
 
-/// What the page and its API are to be.
-pub(super) fn web_options(web: &Web) -> WebOptions {
+/// The settings of the page and its API.
+pub(super) fn web_options(web: &WebDirective) -> WebOptions {
     WebOptions {
         client_level: web.client_level,
         client_names: web.client_names.clone(),
@@ -150,7 +151,7 @@ pub(super) fn client_profile(
     name.as_deref().map(|name| profiles.client(name)).transpose()
 }
 
-/// Reads the files of all TLS profiles that are not in use as they are configured.
+/// The configured TLS profiles. Reads the files of those that are not in use with the same settings.
 pub(super) fn tls_profiles(config: &Config, in_use: &Profiles) -> Result<Arc<ProfileSet>, ProfileError> {
     let servers = config.tls_servers.iter().cloned();
     in_use.prepare(servers, config.tls_clients.iter().cloned(), &config.node.id).map(Arc::new)
@@ -164,13 +165,13 @@ pub(super) fn work_types(config: &Config) -> Vec<CommandType> {
     commands.chain(kubernetes).chain(own).chain(syncs(config)).collect()
 }
 
-/// What runs the syncs of a controller's projects: the command of its other children on this node, confined.
+/// The work type that syncs a controller's projects: the command of the controller's runner, confined.
 fn syncs(config: &Config) -> Option<CommandType> {
     let kind = &config.controller.as_ref()?.runner;
     let command = shlex::try_quote(&kind.command).ok()?;
     let params = format!("{} {command} {}", confine::ARGUMENT, kind.params);
     let mut limits = Limits { environment: Some(Inherited::Clean), ..kind.limits.clone() };
-    // Its way out, which it does not see.
+    // The confining process connects through these proxies; the command inside gets another one.
     let names = confine::PROXIES.iter().chain(&confine::NO_PROXY);
     let proxies = names.filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
     limits.env = proxies.chain(limits.env).collect();
@@ -178,7 +179,7 @@ fn syncs(config: &Config) -> Option<CommandType> {
     Some(CommandType { name: SYNC.to_owned(), ..sync })
 }
 
-/// How long a signature is good unless configured, as with receptor.
+/// How long a signature is valid by default, as with receptor.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(5 * 60);
 
 pub(super) fn signer(config: &Config) -> Result<Option<Arc<Signer>>, KeyError> {
@@ -217,15 +218,15 @@ impl MeshDialer {
 }
 
 impl Dialer for MeshDialer {
-    fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing {
+    fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> StreamDialing {
         let (streams, profiles) = (self.streams.clone(), self.tls.clone());
         Box::pin(async move {
             let tls = client_profile(&profiles, &tls);
-            let tls = tls.map_err(|error| DialFailure::OwnProfile(error.to_string()))?;
+            let tls = tls.map_err(|error| StreamFailure::OwnProfile(error.to_string()))?;
             let dialed = streams.dial_shared(&node, service, tls.as_ref()).await;
             let stream = dialed.map_err(|error| match error.is_tls() {
-                true => DialFailure::Handshake(error.to_string()),
-                false => DialFailure::Unreachable(error.to_string()),
+                true => StreamFailure::Handshake(error.to_string()),
+                false => StreamFailure::Unreachable(error.to_string()),
             })?;
             Ok(Dialed { peer: stream.peer(), stream: Box::new(stream) })
         })

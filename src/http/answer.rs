@@ -1,4 +1,4 @@
-//! Answers: a status, headers, and a body that is there or comes as a stream. It knows no connections, nor who gets what.
+//! Answers: a status, headers, and a body, whole or as a stream. Knows nothing of connections, nor who gets what.
 
 use std::io;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use crate::os::answers::AnswerRoom;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const JSON: &str = "application/json";
-/// How long a large answer may wait for the room that others take, and bytes of it that are sent at a time.
+/// How long a large answer may wait for room that others take, and how many of its bytes are sent at a time.
 const ROOM_WITHIN: Duration = Duration::from_secs(10);
 const PIECE: usize = 16 << 10;
 
-/// A body. An error in it cuts the connection, so that no client takes a part for the whole.
+/// A body. An error in a body cuts the connection, so that no client takes a part for the whole.
 pub(crate) type HttpBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// What a client gets.
 pub(crate) type HttpAnswer = Response<HttpBody>;
 
-/// One whose body is there.
+/// An answer with its whole body.
 pub(super) fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut answer = with(Response::new(body), CONTENT_TYPE, content_type);
@@ -44,15 +44,15 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> HttpAnswer {
     whole(status, JSON, line(value))
 }
 
-/// None of the types that are answered can fail to be printed.
+/// A value as a line of JSON. No type that is answered can fail to be printed.
 pub(super) fn line(value: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// One that may be large: it is made once there is room for it, and gives that back as its end is sent. `None` where there is
-/// none in time.
+/// An answer that may be large: its body is made once there is room for it, and the room is free again when the body
+/// has been sent. `None` if there is no room in time.
 pub(super) async fn large<K: Ord + Clone + Send + 'static>(
     content_type: &'static str,
     mut room: AnswerRoom<K>,
@@ -60,7 +60,7 @@ pub(super) async fn large<K: Ord + Clone + Send + 'static>(
 ) -> Option<HttpAnswer> {
     let body = timeout(ROOM_WITHIN, room.print(make)).await.ok()??;
     let length = body.len();
-    // What is handed over at once is copied, whether the client reads or not.
+    // In pieces, because hyper copies what it is handed at once, whether the client reads or not.
     let pieces = unfold((Bytes::from(body), room), async |(mut rest, room)| {
         let piece = rest.split_to(rest.len().min(PIECE));
         (!piece.is_empty()).then_some((Ok(piece), (rest, room)))
@@ -70,7 +70,7 @@ pub(super) async fn large<K: Ord + Clone + Send + 'static>(
     Some(answer)
 }
 
-/// One whose body comes piece by piece, as the client reads it.
+/// An answer whose body comes piece by piece, as the client reads it.
 pub(super) fn stream(
     content_type: &'static str,
     pieces: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
@@ -79,7 +79,7 @@ pub(super) fn stream(
     with(Response::new(body), CONTENT_TYPE, content_type)
 }
 
-/// The same with one more header.
+/// The same answer with one more header.
 pub(super) fn with(mut answer: HttpAnswer, name: HeaderName, value: &'static str) -> HttpAnswer {
     answer.headers_mut().insert(name, HeaderValue::from_static(value));
     answer

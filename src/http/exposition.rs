@@ -1,14 +1,14 @@
-//! The text of a scrape (Prometheus' exposition format, version 0.0.4). Owns its grammar, and the number of series that it may
-//! have, whatever is counted: what exceeds that is left out, and how much that was is told. It knows no metric.
+//! The text of a scrape (Prometheus' exposition format, version 0.0.4). Owns the grammar, and the most series of a
+//! scrape: further series are left out, and the last line says how many. Knows no metric.
 
 use std::fmt::{self, Write as _};
 
 use crate::counters::{BOUNDS, Lengths};
 
-/// Series of one node. Prometheus' own advice for a target is a tenth of it.
-const MOST: usize = 20_000;
-/// Bytes of a label's value.
-const LONGEST: usize = 256;
+/// The most series of one node. Prometheus advises a tenth of this number for a target.
+const MOST_SERIES: usize = 20_000;
+/// The most bytes of a label's value.
+const LONGEST_VALUE: usize = 256;
 
 /// The type of the text.
 pub(super) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -52,17 +52,17 @@ impl Exposition {
         Family { page: self, name }
     }
 
-    /// The whole text, which ends with the number of the series that are not in it.
+    /// The whole text, which ends with the number of series that were left out.
     pub(super) fn finish(mut self) -> String {
         let left_out = self.left_out;
-        let help = "Series that were left out, as a node has at most 20000.";
+        let help = "Series that were left out, because a node has at most 20000.";
         self.gauge("meshd_series_left_out", help).line("", &[], None, left_out);
         self.text
     }
 
-    /// Whether there is room for so many more series, and the number of those that have none.
+    /// Whether there is room for so many more series. Counts them as written, or as left out.
     fn has_room(&mut self, more: usize) -> bool {
-        let fits = self.series + more < MOST;
+        let fits = self.series + more < MOST_SERIES;
         if fits {
             self.series += more;
         } else {
@@ -81,7 +81,7 @@ impl Family<'_> {
         self
     }
 
-    /// A series for each value, under the one label that tells them apart.
+    /// A series for each value; `label` tells them apart.
     pub(super) fn put_each<N: AsRef<str>, V: fmt::Display>(
         &mut self,
         label: &'static str,
@@ -125,7 +125,7 @@ impl Family<'_> {
 }
 
 fn escape(value: &str, text: &mut String) {
-    let mut end = value.len().min(LONGEST);
+    let mut end = value.len().min(LONGEST_VALUE);
     while !value.is_char_boundary(end) {
         end -= 1;
     }
@@ -177,14 +177,14 @@ mod tests {
     fn there_are_never_more_series_than_the_bound_and_what_is_missing_is_told() {
         let mut page = Exposition::new();
         let mut family = page.gauge("a", "Help.");
-        for n in 0..2 * MOST {
+        for n in 0..2 * MOST_SERIES {
             family.put(&[("n", &n.to_string())], n);
         }
         page.histogram("h", "Help.").put_lengths(&[], &Lengths::default());
         let text = page.finish();
         let series = text.lines().filter(|line| !line.starts_with('#')).count();
-        assert_eq!(series, MOST);
-        let left_out = 2 * MOST - (MOST - 1) + BOUNDS.len() + 3;
+        assert_eq!(series, MOST_SERIES);
+        let left_out = 2 * MOST_SERIES - (MOST_SERIES - 1) + BOUNDS.len() + 3;
         assert!(
             text.ends_with(&format!("meshd_series_left_out {left_out}\n")),
             "{}",

@@ -1,6 +1,6 @@
-//! By which names clients may call this server. A foreign page can have its own name lead to this host, and then speaks to it
-//! as if it were its own server: what tells them apart is the name that the browser was given, `Host`, and, of a change, the
-//! page that makes it, `Origin`.
+//! Which names clients may use for this server. A foreign site can let its own name resolve to this host; to a browser,
+//! this server then belongs to the foreign page. `Host`, the name that the browser was given, tells the two apart; for
+//! a change, so does `Origin`, the page that makes it.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,11 +15,11 @@ const LOCALHOST: &str = "localhost";
 
 /// The names that are accepted.
 pub(super) struct ServerNames {
-    /// In lower case, each with its port if only that one is meant. None: those of the address.
+    /// In lower case, with a port if only that port is meant. If empty, the names of the address are accepted.
     given: Vec<String>,
     /// The host in the configured address.
     own: String,
-    /// Whether any address will do, as well: no name leads to one.
+    /// Whether any IP address is accepted too. This is safe, because a foreign site needs a name.
     any_address: bool,
 }
 
@@ -29,7 +29,7 @@ impl ServerNames {
         Self { given, own, any_address }
     }
 
-    /// The name by which a request calls this server, unless it is another one's, or there is none, or several.
+    /// The name that a request uses for this server; `None` if it is missing, ambiguous or not accepted.
     pub(super) fn called(&self, client: &HttpClient, head: &Parts) -> Option<Authority> {
         let called = only(&head.headers, &HOST).and_then(authority)?;
         let is_contradicted = head.uri.authority().is_some_and(|other| !is_same(other, &called));
@@ -58,19 +58,20 @@ pub(super) fn is_own_page(headers: &HeaderMap, called: &Authority, is_secured: b
     let Some((scheme, origin)) = only(headers, &ORIGIN).and_then(|origin| origin.split_once("://")) else {
         return false;
     };
-    // Without TLS a proxy may add it.
+    // If this server has no TLS, a proxy may add TLS.
     let is_scheme = scheme == "https" || (scheme == "http" && !is_secured);
     is_scheme && authority(origin).is_some_and(|origin| is_same(&origin, called))
 }
 
-/// The value of a header that is there once.
+/// The value of a header that occurs exactly once.
 pub(super) fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
     let mut all = headers.get_all(name).iter();
     let first = all.next()?.to_str().ok();
     first.filter(|_| all.next().is_none())
 }
 
-/// A host and no more than its port: the crate takes anything behind the brackets of an address, and within them.
+/// A host, with or without a port. Checked here, because the crate accepts anything in and after the brackets of an
+/// address.
 fn authority(text: &str) -> Option<Authority> {
     let authority: Authority = text.parse().ok().filter(|_| !text.contains('@'))?;
     let (host, rest) = text.split_at(authority.host().len());

@@ -1,6 +1,8 @@
-//! The metrics of a node: which families there are, and how reports become their series. docs/monitoring.md says what each
-//! means. Owns what labels may be: names of neighbours are bounded here, other names are the configuration's or the store's.
+//! The metrics of a node: which families there are, and how reports become their series. docs/monitoring.md says what
+//! each means. Owns the labels: the number of neighbours is bounded here, other names come from the configuration or
+//! the store.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -14,16 +16,19 @@ use crate::counters::{ControllerCounters, Counters, Tables};
 use crate::node::Queues;
 use crate::rpc::report::controller::ControllerReport;
 use crate::rpc::report::node::{LinkReport, NodeReport, PeerReport, Section};
+use crate::rpc::report::outage::OutageReport;
 use crate::work::WorkFigures;
 
-/// Neighbours that have series of their own; those of all others are summed.
+/// The most neighbours with series of their own; the values of the others are summed.
 const PEERS: usize = 256;
-/// The label of their sum.
+/// The most outages with series of their own, the largest first.
+const OUTAGES: usize = 20;
+/// The label of the sum.
 const OTHER: &str = "other";
 
 /// What one scrape tells.
 #[derive(Default)]
-struct Told {
+struct Scrape {
     report: NodeReport,
     queues: Queues,
     certificates: Vec<(&'static str, String, Timestamp)>,
@@ -32,7 +37,7 @@ struct Told {
     since: Timestamp,
 }
 
-/// One scrape, to be printed.
+/// Gathers what one scrape tells; the function prints it.
 pub(super) async fn page(context: &Context) -> impl Fn() -> Vec<u8> + Send + Sync + use<> {
     let sections = [
         Section::Version,
@@ -40,10 +45,11 @@ pub(super) async fn page(context: &Context) -> impl Fn() -> Vec<u8> + Send + Syn
         Section::Tables,
         Section::Links,
         Section::Peers,
+        Section::Outages,
         Section::Reload,
     ];
     let observer = &context.observer;
-    let told = Told {
+    let told = Scrape {
         report: observer.look(&sections).await.report(),
         queues: context.node.queues(),
         certificates: context.tls.ends(),
@@ -54,12 +60,13 @@ pub(super) async fn page(context: &Context) -> impl Fn() -> Vec<u8> + Send + Syn
     move || text(&told).into_bytes()
 }
 
-/// What grows with what others do comes last: if there is too much, it is that which is left out.
-fn text(told: &Told) -> String {
+/// Families that others can make large come last, because series beyond the bound are left out.
+fn text(told: &Scrape) -> String {
     let mut page = Exposition::new();
     build(&mut page, &told.report);
     process::write(&mut page, told.since);
     queues(&mut page, told.queues);
+    outages(&mut page, told.report.outages.as_deref().unwrap_or_default());
     mesh(&mut page, told.report.counters.unwrap_or_default(), told.report.tables.unwrap_or_default());
     trust(&mut page, told);
     if let Some((report, figures)) = &told.controller {
@@ -73,7 +80,7 @@ fn text(told: &Told) -> String {
 
 fn queues(page: &mut Exposition, queues: Queues) {
     let Queues { core, service_bytes, service_dropped } = queues;
-    page.gauge("meshd_node_waiting_messages", "Messages that wait for the protocol's task.").put(&[], core);
+    page.gauge("meshd_node_waiting_messages", "Messages waiting for the protocol's task.").put(&[], core);
     page.gauge("meshd_node_service_queued_bytes", "Bytes that wait for services of this node.")
         .put(&[], service_bytes);
     page.counter(
@@ -88,8 +95,8 @@ fn build(page: &mut Exposition, report: &NodeReport) {
     page.gauge("meshd_build_info", "The version that runs; the value is 1.").put(&[("version", version)], 1);
 }
 
-/// The links by neighbours. A configured peer without a session is down; until a node has answered there it is called by its
-/// address.
+/// The links by neighbours. A configured peer without a session is down; its address is its label until a node has
+/// answered there.
 fn links(page: &mut Exposition, report: &NodeReport) {
     let links = report.links.as_deref().unwrap_or_default();
     let down = down(report.peers.as_deref().unwrap_or_default(), links);
@@ -108,7 +115,7 @@ fn links(page: &mut Exposition, report: &NodeReport) {
 
     let rtts = own.iter().filter_map(|link| Some((&link.node_id, link.rtt? as f64 / 1e9)));
     page.gauge("meshd_link_rtt_seconds", "Round trip to a neighbour.").put_each("peer", rtts);
-    page.gauge("meshd_link_loss_ratio", "Part of the latest probes of a link that had no answer.")
+    page.gauge("meshd_link_loss_ratio", "Share of a link's latest probes that were not answered.")
         .put_each("peer", own.iter().map(|link| (&link.node_id, link.probe_loss)));
     let mut family = page.gauge("meshd_link_queued_bytes", "Bytes that wait to be sent on a link.");
     each(&mut family, own, rest, |link| link.queued_bytes);
@@ -118,10 +125,10 @@ fn links(page: &mut Exposition, report: &NodeReport) {
     }
 }
 
-type Count = fn(&LinkReport) -> u64;
+type MetricCount = fn(&LinkReport) -> u64;
 
-/// What is counted of each session; a new session of the same neighbour begins at 0.
-const COUNTED: [(&str, &str, Count); 7] = [
+/// The counters of each session; a new session of the same neighbour begins at 0.
+const COUNTED: [(&str, &str, MetricCount); 7] = [
     ("meshd_link_received_bytes_total", "Bytes received on a link.", |link| link.bytes_in),
     ("meshd_link_sent_bytes_total", "Bytes sent on a link.", |link| link.bytes_out),
     ("meshd_link_received_messages_total", "Messages received on a link.", |link| link.packets_in),
@@ -135,7 +142,7 @@ const COUNTED: [(&str, &str, Count); 7] = [
     }),
 ];
 
-/// A value of each link, and the sum of those that have no series of their own.
+/// A value of each link, and the sum for the links without series of their own.
 fn each(
     family: &mut Family<'_>,
     own: &[LinkReport],
@@ -148,7 +155,7 @@ fn each(
     }
 }
 
-/// What configured peers are called with which there is no session, each once.
+/// The labels of configured peers without a session, each once.
 fn down<'a>(peers: &'a [PeerReport], links: &[LinkReport]) -> Vec<&'a str> {
     let here: BTreeSet<&str> = links.iter().map(|link| link.node_id.as_str()).collect();
     let name = |peer: &'a PeerReport| peer.node_id.as_deref().unwrap_or(&peer.address);
@@ -156,16 +163,32 @@ fn down<'a>(peers: &'a [PeerReport], links: &[LinkReport]) -> Vec<&'a str> {
     down.into_iter().collect()
 }
 
-/// What the core counts, under the names of the report in the style of labels.
+/// The nodes out of reach, by the lost node that is the cause.
+fn outages(page: &mut Exposition, outages: &[OutageReport]) {
+    let mut largest: Vec<_> = outages.iter().map(|outage| (outage.nodes().count(), outage)).collect();
+    largest.sort_by_key(|(count, _)| Reverse(*count));
+    let named = largest.iter().take(OUTAGES);
+    let help = "Nodes out of reach, the lost one included, by the lost node that is the cause.";
+    let mut family = page.gauge("meshd_mesh_out_of_reach", help);
+    family.put_each(
+        "lost",
+        named.map(|(count, outage)| (outage.lost.first().map_or("", String::as_str), count)),
+    );
+    let rest: usize = largest.iter().skip(OUTAGES).map(|(count, _)| count).sum();
+    if rest > 0 {
+        family.put(&[("lost", OTHER)], rest);
+    }
+}
+
+/// What the core counts. The kinds are the names of the report in snake case.
 fn mesh(page: &mut Exposition, counters: Counters, tables: Tables) {
-    page.gauge("meshd_mesh_routes", "Nodes to which there is a way.").put(&[], tables.routes);
-    page.counter("meshd_mesh_events_total", "What happened in the mesh, by kinds.")
-        .put_each("kind", kinds(counters));
-    page.gauge("meshd_mesh_table_size", "How much of the mesh is remembered, by kinds.")
+    page.gauge("meshd_mesh_routes", "Nodes to which there is a route.").put(&[], tables.routes);
+    page.counter("meshd_mesh_events_total", "Events in the mesh, by kind.").put_each("kind", kinds(counters));
+    page.gauge("meshd_mesh_table_size", "What this node remembers of the mesh, by kind.")
         .put_each("kind", kinds(tables));
 }
 
-/// The numbers of a report, in snake case.
+/// The numbers of a report, with their names in snake case.
 fn kinds(report: impl Serialize) -> Vec<(String, u64)> {
     let Ok(Value::Object(numbers)) = serde_json::to_value(report) else { return Vec::new() };
     let snake = |key: &str| {
@@ -178,7 +201,7 @@ fn kinds(report: impl Serialize) -> Vec<(String, u64)> {
     numbers.iter().filter_map(|(key, number)| Some((snake(key), number.as_u64()?))).collect()
 }
 
-fn trust(page: &mut Exposition, told: &Told) {
+fn trust(page: &mut Exposition, told: &Scrape) {
     let success = told.report.last_reload.is_none_or(|reload| reload.success);
     page.gauge("meshd_config_last_reload_successful", "Whether the configuration in the files is in force.")
         .put(&[], u8::from(success));
@@ -207,7 +230,7 @@ fn work(page: &mut Exposition, figures: &WorkFigures) {
     if let Some((free, reserve)) = figures.disk {
         page.gauge("meshd_work_disk_free_bytes", "Free bytes of the disk under the data directory.")
             .put(&[], free);
-        page.gauge("meshd_work_disk_reserve_bytes", "Bytes of that disk that are to stay free.")
+        page.gauge("meshd_work_disk_reserve_bytes", "Bytes of that disk that have to stay free.")
             .put(&[], reserve);
     }
     let mut family =
@@ -231,12 +254,12 @@ fn controller(page: &mut Exposition, figures: &ControllerCounters) {
     }
     page.gauge(
         "meshd_controller_pending_oldest_seconds",
-        "How long the oldest job waits that is not placed.",
+        "How long the oldest job that is not placed has waited.",
     )
     .put(&[], figures.oldest_pending);
     page.histogram(
         "meshd_controller_start_delay_seconds",
-        "From the submission of a job that has ended to its start.",
+        "From the submission of a job to its start, for jobs that have ended.",
     )
     .put_lengths(&[], &figures.start_delay);
     page.histogram("meshd_controller_pass_seconds", "How long passes take.").put_lengths(&[], &figures.pass);
@@ -251,7 +274,7 @@ fn controller(page: &mut Exposition, figures: &ControllerCounters) {
         ),
         (
             "meshd_controller_fenced_writes_total",
-            "Writes of this node that the store refused as another one owns what they change.",
+            "Writes of this node that the store refused because another node owns what they change.",
             figures.fenced,
         ),
         ("meshd_controller_events_total", "Events of jobs that have ended.", figures.events),
@@ -261,9 +284,13 @@ fn controller(page: &mut Exposition, figures: &ControllerCounters) {
     page.gauge("meshd_controller_orphans", "Units that seem to belong to no job.").put(&[], figures.orphans);
     page.gauge("meshd_controller_payload_bytes", "Bytes of payload that this node keeps of jobs.")
         .put(&[], figures.payload_bytes);
+    page.gauge("meshd_controller_saved_jobs", "Saved jobs of this node, broken ones among them.")
+        .put(&[], figures.saved);
+    page.gauge("meshd_controller_saved_jobs_broken", "Files of saved jobs with which something is wrong.")
+        .put(&[], figures.saved_broken);
 }
 
-/// Numbers of the whole: none of them while the store is away.
+/// What all control nodes share. While the store is away, only `meshd_controller_store_up` has a value.
 fn instances(page: &mut Exposition, report: &ControllerReport) {
     let up = u8::from(report.store.up);
     page.gauge("meshd_controller_store_up", "Whether the controller reaches its store.").put(&[], up);
@@ -329,6 +356,23 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_hop_is_one_series_with_all_behind_it() {
+        let outage = |number: usize| OutageReport {
+            lost: vec![format!("hop{number}")],
+            behind: (0..number).map(|n| n.to_string()).collect(),
+            ..OutageReport::default()
+        };
+        let mut page = Exposition::new();
+        outages(&mut page, &(0..23).map(outage).collect::<Vec<_>>());
+        let text = page.finish();
+        let series: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("meshd_mesh_out_of_reach{")).collect();
+        assert_eq!(series.len(), OUTAGES + 1);
+        assert_eq!(series[0], "meshd_mesh_out_of_reach{lost=\"hop22\"} 23");
+        assert_eq!(series[OUTAGES], "meshd_mesh_out_of_reach{lost=\"other\"} 6");
+    }
+
+    #[test]
     fn neighbours_beyond_the_bound_are_summed() {
         let text = shown((0..10_000).map(link).collect(), Vec::new());
         assert!(text.contains("meshd_link_received_bytes_total{peer=\"other\"} 97440\n"));
@@ -356,7 +400,7 @@ mod tests {
             work.kubernetes.push(("get", hostile(n), 1));
         }
         let peers = (0..many).map(|n| PeerReport { address: hostile(n), ..PeerReport::default() });
-        let told = Told {
+        let told = Scrape {
             report: NodeReport {
                 links: Some((0..many).map(|n| link(hostile(n))).collect()),
                 peers: Some(peers.collect()),
@@ -368,7 +412,7 @@ mod tests {
                 controller,
                 Some(ControllerCounters { jobs, ..ControllerCounters::default() }),
             )),
-            ..Told::default()
+            ..Scrape::default()
         };
         let text = super::text(&told);
         let series: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();

@@ -1,12 +1,13 @@
-//! What a node serves over HTTP, beside the control service: its metrics and its health, and the page with its API.
+//! What a node serves over HTTP: its metrics and its health, and the page with its API.
 //!
-//! - [`HttpServer`] listens, speaks TLS and HTTP/1.1, and bounds what clients use up. What is answered is a site's.
+//! - [`HttpServer`] listens, speaks TLS and HTTP/1.1, and bounds what clients use up. The site of a port makes the
+//!   answers.
 //! - [`Monitoring`] is the site of the directive `metrics`; `token` is the file that says who may ask. `metrics` turns reports
 //!   into the families of a scrape, which `exposition` writes within a bound; `process` reads what the kernel knows of this
 //!   process.
 //! - [`Web`] is the site of the directive `web`.
-//! - `hosts` says by which names clients may call. `answer` makes answers, whole or as streams; `slow_reader` ends connections
-//!   whose other end does not read.
+//! - `hosts` says which names clients may use for this server. `answer` makes answers, whole or as streams.
+//!   `slow_reader` ends connections whose other end does not read.
 //!
 //! This room reads the reports of `control` and the counters of the others, and passes on what its clients may ask of the
 //! controller. It decides nothing about the mesh or about jobs.

@@ -1,4 +1,4 @@
-//! The directive `metrics`: what is answered there, and who may ask for it. It knows no connections.
+//! The directive `metrics`: what is answered there, and who may ask for it. Knows nothing of connections.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{exposition, metrics};
 use crate::control::Context;
 use crate::os::answers::AnswerDoor;
 
-/// Connections of one host.
+/// The most connections of one host.
 const CONNECTIONS: usize = 32;
 
-/// What requests reach.
+/// The site of the directive.
 pub(crate) struct Monitoring {
     context: Context,
     token: Option<TokenFile>,
@@ -27,7 +27,7 @@ pub(crate) struct Monitoring {
 }
 
 impl Monitoring {
-    /// With names that clients use beside addresses.
+    /// `hosts` are the names that clients may use besides addresses.
     pub(crate) fn new(
         context: Context,
         token: Option<TokenFile>,
@@ -44,10 +44,10 @@ impl Monitoring {
         match head.uri.path() {
             "/metrics" | "/readyz" if !self.is_called(client, head) => text(
                 StatusCode::MISDIRECTED_REQUEST,
-                "no server of this name is here: use an address, or have the directive metrics name its hosts\n",
+                "this server does not answer to this name: use an address, or name its hosts in the directive metrics\n",
             ),
             "/metrics" | "/healthz" | "/readyz" if !is_look => {
-                let refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n");
+                let refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported here\n");
                 with(refused, ALLOW, "GET, HEAD")
             }
             "/metrics" => match self.refuse(headers).await {
@@ -59,8 +59,8 @@ impl Monitoring {
                     })
                 }
             },
-            // The process works, or nobody would answer. Nothing else counts: who restarts a node because its database is
-            // away has two faults.
+            // This answer shows that the process works. Nothing else counts, because a restart of the node would not
+            // help, for instance while its database is away.
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => {
                 let health = self.context.observer.health().await;
@@ -71,13 +71,14 @@ impl Monitoring {
         }
     }
 
-    /// Whether a request calls this server. With TLS the certificate has said so; who gives no name is no browser.
+    /// Whether a request means this server. With TLS the certificate proves it; a client that gives no name is no
+    /// browser, so it may pass.
     fn is_called(&self, client: &HttpClient, head: &Parts) -> bool {
         let gives_none = !head.headers.contains_key(HOST) && head.uri.authority().is_none();
         client.is_secured || gives_none || self.hosts.called(client, head).is_some()
     }
 
-    /// Lets in whoever shows the token, if one is configured: then there is no answer yet.
+    /// The refusal of a client that does not show the configured token; `None` lets the client in.
     async fn refuse(&self, headers: &HeaderMap) -> Option<HttpAnswer> {
         let token = self.token.clone()?;
         let refused = text(StatusCode::UNAUTHORIZED, "a bearer token is needed\n");
@@ -86,11 +87,11 @@ impl Monitoring {
             return Some(refused);
         };
         let shown = shown.to_vec();
-        // A file may lie on a file system that hangs.
+        // On another thread, because the file may lie on a file system that hangs.
         match tokio::task::spawn_blocking(move || token.is(&shown)).await {
             Ok(Ok(true)) => None,
             Ok(Ok(false)) => Some(refused),
-            // Who has shown no good token is not told of files.
+            // A client without a good token is not told what is wrong with the file.
             Ok(Err(_)) | Err(_) => Some(text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "the node cannot use its tokenfile: meshd check says why\n",

@@ -1,5 +1,5 @@
-//! Connections: a TCP port, TLS by a profile, HTTP/1.1. Owns what clients may use up: how many there are, how long the head of
-//! a request may take and how long it may be, and that an answer is read. What is answered is a [`Site`]'s.
+//! Connections: a TCP port, TLS by a profile, HTTP/1.1. Owns what clients may use up: the number of connections, the
+//! time and the length of a request's head, and the time in which an answer must be read. A [`Site`] makes the answers.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,33 +21,31 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::answer::{HttpAnswer, HttpBody};
 use super::slow_reader::SlowReader;
+use crate::os::accept::ClientAcceptor;
 use crate::os::address::{network_of, open_first, plain, resolve};
 use crate::os::house::{Asking, House, Seat};
 use crate::os::peer_user::peer_user;
 use crate::os::tcp;
 use crate::tls::{Names, ServerProfile};
 
-/// How long a client may take for the head of a request, and stay silent between two.
+/// How long the head of a request may take, and how long a client may stay silent between two requests.
 const HEAD: Duration = Duration::from_secs(30);
-/// Bytes of a request's head, and of an answer that is to be sent next; headers of a request.
+/// The most bytes of a request's head, and of an answer that wait to be sent; the most headers of a request.
 const BUFFER: usize = 16 << 10;
 const HEADERS: usize = 64;
-/// Bytes that the kernel holds for a client that does not read; it takes twice as many.
+/// Bytes that the kernel may hold for a client that does not read. Linux doubles this number.
 const UNREAD: usize = 256 << 10;
-/// How long a listener rests that cannot accept, out of descriptors as a rule.
-const REST: Duration = Duration::from_millis(200);
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
 
-/// What is answered on a port, and to whom.
+/// What a port answers, and to whom.
 pub(crate) trait Site: Send + Sync + 'static {
-    /// Connections of one host; all hosts together have twice as many.
+    /// The most connections of one host; all hosts together may have twice as many.
     fn connections(&self) -> usize;
 
     /// The answer to a request.
@@ -56,18 +54,18 @@ pub(crate) trait Site: Send + Sync + 'static {
 
 pub(crate) type Responding = Pin<Box<dyn Future<Output = HttpAnswer> + Send>>;
 
-/// Who is at the other end, as far as the connection says.
+/// What the connection says about the client.
 #[derive(Debug)]
 pub(crate) struct HttpClient {
     pub(super) host: IpAddr,
-    /// The address that it has reached.
+    /// The address of this node that the client has reached.
     pub(super) local: IpAddr,
     pub(super) is_secured: bool,
-    /// Whom its certificate names, which was verified.
+    /// The names in the client's certificate, which was verified.
     pub(super) certificate: Option<Names>,
 }
 
-/// The body of a request. Until it has come, the connection has no right to its place.
+/// The body of a request. Until it has come whole, the connection may lose its place to another.
 pub(crate) struct RequestBody {
     incoming: Incoming,
     asking: Arc<Asking<HttpCaller>>,
@@ -81,7 +79,7 @@ impl RequestBody {
         Self { incoming, asking }
     }
 
-    /// It may take long: how many of those there are is bounded elsewhere.
+    /// Keeps the connection's place although the body has not come. The caller bounds the number of such bodies.
     pub(super) fn may_take_long(&self) {
         self.asking.stays();
     }
@@ -118,10 +116,10 @@ pub(crate) struct HttpServer {
     site: Arc<dyn Site>,
 }
 
-/// Whose connections count together: a network, and its user if that is known.
+/// Whose connections count together: those of a network, or of one user of this machine.
 type HttpCaller = (IpAddr, Option<u32>);
 
-/// Whose a connection is: this machine has many addresses of its own, and many users.
+/// The caller of a connection. All loopback addresses count as one, because they all lead to this machine's users.
 fn caller_of(stream: &TcpStream, peer: SocketAddr) -> HttpCaller {
     match stream.local_addr() {
         Ok(local) if peer.ip().is_loopback() => (Ipv4Addr::LOCALHOST.into(), peer_user(peer, plain(local))),
@@ -133,37 +131,32 @@ impl HttpServer {
     /// Listens at `address`, as `host:port`.
     ///
     /// # Errors
-    /// The address cannot be found or had.
+    /// The address cannot be resolved, or not listened on.
     pub(crate) async fn bind(address: &str, tls: Option<ServerProfile>, site: impl Site) -> io::Result<Self> {
         let listener = open_first(resolve(address).await?, tcp::listen)?;
         Ok(Self { listener, tls, site: Arc::new(site) })
     }
 
-    /// Answers until `stop`; what is being answered then is cut.
+    /// Answers until `stop`, which cuts the answers under way.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let Self { listener, tls, site } = self;
         let (house, mut connections) = (House::new(site.connections()), JoinSet::new());
+        let mut acceptor = ClientAcceptor::new("HTTP");
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
                 accepted = listener.accept() => accepted,
             };
             while connections.try_join_next().is_some() {}
-            let (stream, peer) = match accepted {
-                Ok((stream, peer)) => (stream, plain(peer)),
-                Err(error) => {
-                    warn!(%error, "cannot accept HTTP clients, trying on");
-                    sleep(REST).await;
-                    continue;
-                }
-            };
-            // One too many is closed, if all that its caller has are being answered.
+            let Some((stream, peer)) = acceptor.sort(accepted).await else { continue };
+            let peer = plain(peer);
+            // A connection too many is closed, unless a silent one leaves for it.
             let Some(seat) = house.enter(caller_of(&stream, peer)) else {
                 debug!(%peer, "too many HTTP clients");
                 continue;
             };
             tcp::tune(&stream, &KEEPALIVE);
-            // Where it cannot be set, the system's own bound counts.
+            // If this fails, the system's own bound holds.
             let _set = SockRef::from(&stream).set_send_buffer_size(UNREAD);
             let (site, tls) = (site.clone(), tls.clone());
             connections.spawn(async move {
@@ -171,7 +164,7 @@ impl HttpServer {
                     served = serve(site, stream, peer.ip(), tls, &seat) => {
                         served.unwrap_or_else(|error| debug!(%peer, %error, "HTTP client lost"));
                     }
-                    () = seat.left() => debug!(%peer, "a silent HTTP client leaves its place to another"),
+                    () = seat.left() => debug!(%peer, "closed a silent HTTP connection to make room for another"),
                 }
             });
         }
@@ -209,7 +202,7 @@ async fn converse(
         let request = request.map(|incoming| RequestBody::new(incoming, asking.clone()));
         async move {
             let answer = respond(site, client, request).await;
-            // Until the last of the answer is on its way.
+            // The connection keeps its place until the last of the answer is on its way.
             asking.stays();
             let held = |body: HttpBody| {
                 let held = move |error| {
@@ -235,7 +228,7 @@ async fn respond(site: Arc<dyn Site>, client: Arc<HttpClient>, request: Request<
     let headers = answer.headers_mut();
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if has_body && !is_read {
-        // Nothing behind a body that is not read is a request.
+        // After a body that was not read, the next bytes are not a request.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer

@@ -1,5 +1,5 @@
-//! A connection whose other end has to read: an answer that stays unread for too long ends it, so that nobody keeps answers in
-//! this node's memory.
+//! Ends a connection whose other end reads too slowly, because unread answers take this node's memory. Knows nothing of
+//! HTTP.
 
 use std::io;
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long an answer may take from the moment when the other end takes no more for now until it has all of it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an answer may take from the first write that has to wait until all of the answer is sent.
+const READ_WITHIN: Duration = Duration::from_secs(20);
 
-/// Such a connection.
+/// A connection whose other end must read.
 pub(super) struct SlowReader<IO> {
     io: IO,
-    /// Runs while something is unsent.
+    /// Runs while bytes wait to be sent.
     left: Option<Pin<Box<Sleep>>>,
 }
 
@@ -24,10 +24,10 @@ impl<IO> SlowReader<IO> {
         Self { io, left: None }
     }
 
-    /// The outcome, unless it is still to come and the time is over.
+    /// The outcome, or an error if it is pending and the time is over.
     fn within<T>(&mut self, outcome: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if outcome.is_pending() {
-            let left = self.left.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+            let left = self.left.get_or_insert_with(|| Box::pin(sleep(READ_WITHIN)));
             ready!(left.as_mut().poll(cx));
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -54,7 +54,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for SlowReader<IO> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.io).poll_flush(cx);
         if outcome.is_ready() {
-            // What was written so far is gone.
+            // All that was written is sent.
             self.left = None;
         }
         self.within(outcome, cx)
@@ -93,6 +93,6 @@ mod tests {
         }
         let (written, took) = answer.await.unwrap();
         assert_eq!(written, Err(io::ErrorKind::TimedOut));
-        assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
+        assert!(took >= READ_WITHIN && took < READ_WITHIN * 2, "{took:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The file with the token that clients have to show. It is read for each request that shows one, so that a new token counts
-//! at once, and neither the process nor its log keeps it.
+//! The file with the token that clients have to show. The file is read for each request that shows a token, so that a
+//! new token counts at once. Neither the process nor its log keeps the token.
 
 use std::path::PathBuf;
 
@@ -8,23 +8,23 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use crate::os::private_file::{self, PrivateFileError};
 
 /// Longest file, in bytes.
-const LONGEST: u64 = 4096;
+const LONGEST_FILE: u64 = 4096;
 
-/// A file with a token, and white space around it.
+/// A file with one token, which may have white space around it.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenFile(PathBuf);
 
-/// Why a file has no token. It never shows what is in the file.
+/// Why a file has no token. The text never shows what is in the file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("tokenfile {path}: {error}", path = .path.display())]
     Unusable { path: PathBuf, error: PrivateFileError },
-    #[error("tokenfile {path} holds no token: it is one word", path = .0.display())]
+    #[error("tokenfile {path} holds no token: it must hold one word", path = .0.display())]
     NoToken(PathBuf),
 }
 
 impl TokenFile {
-    /// A file that has a token now. Blocks.
+    /// The file at `path`, which must have a token now. Blocks.
     ///
     /// # Errors
     /// What is wrong with the file.
@@ -33,17 +33,14 @@ impl TokenFile {
         file.read().map(|_token| file)
     }
 
-    /// Whether this is the token, in a time that does not depend on how much of it is right. Blocks.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
+    /// Whether this is the token. How long this takes does not depend on how much of the token is right. Blocks.
     pub(super) fn is(&self, shown: &[u8]) -> Result<bool, TokenError> {
         Ok(verify_slices_are_equal(&self.read()?, shown).is_ok())
     }
 
     fn read(&self) -> Result<Vec<u8>, TokenError> {
         let unusable = |error| TokenError::Unusable { path: self.0.clone(), error };
-        let text = private_file::read(&self.0, LONGEST).map_err(unusable)?;
+        let text = private_file::read(&self.0, LONGEST_FILE).map_err(unusable)?;
         let token = text.trim_ascii();
         let is_word = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
         if is_word { Ok(token.to_vec()) } else { Err(TokenError::NoToken(self.0.clone())) }

@@ -1,6 +1,6 @@
-//! AWX's install bundle for an execution or hop node: what its playbook would configure, from the same variables.
+//! AWX's install bundle for an execution or hop node: configures what its playbook would, from the same variables.
 //!
-//! Owns which of those variables count here, and names each that it does not know. The node's ID is the certificate's.
+//! Owns which of these variables count here, and names each unknown one. The node's ID comes from the certificate.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -11,14 +11,14 @@ use super::bundle::Bundle;
 use super::configuration::{DATA, PROFILE, Text, VERIFICATION_KEY, control_service};
 use super::install::Kit;
 
-/// The variables of the playbook, by which such a bundle is recognised.
+/// The file with the playbook's variables; it marks a bundle of AWX.
 pub(super) const VARIABLES: &str = "group_vars/all.yml";
-/// What only the playbook needs.
+/// Files that only the playbook needs.
 const OF_THE_PLAYBOOK: [&str; 3] = ["install_receptor.yml", "inventory.yml", "requirements.yml"];
 
-/// The variables. What is missing has the default of receptor's role.
+/// The variables. A missing one has the default of receptor's role.
 #[derive(Deserialize)]
-struct Variables {
+struct AwxVariables {
     #[serde(default)]
     receptor_tls: bool,
     #[serde(default)]
@@ -44,7 +44,7 @@ struct Variables {
     custom_tls_keyfile: Option<String>,
     custom_ca_certfile: Option<String>,
     receptor_user: Option<String>,
-    // Users and programs are the package's and the administrator's.
+    // Ignored: the package and the administrator decide about users and programs.
     #[serde(default, rename = "receptor_group")]
     _group: Value,
     #[serde(default, rename = "podman_user")]
@@ -79,15 +79,15 @@ fn port() -> u16 {
     super::record::PORT
 }
 
-/// What a bundle of AWX holds.
+/// Makes a kit of AWX's bundle.
 ///
 /// # Errors
 /// What is missing in it, or cannot be configured.
 pub(super) fn kit(mut bundle: Bundle) -> Result<Kit, JoinError> {
     let wrong = |reason: String| JoinError::Host(format!("AWX's bundle: {reason}"));
     let text = bundle.take(VARIABLES).unwrap_or_default();
-    let text = String::from_utf8(text).map_err(|_| wrong(format!("{VARIABLES} is no text")))?;
-    let variables = Variables::read(&text).map_err(wrong)?;
+    let text = String::from_utf8(text).map_err(|_| wrong(format!("{VARIABLES} is not text")))?;
+    let variables = AwxVariables::read(&text).map_err(wrong)?;
     let mut file = |given: &Option<String>, usual: &str| {
         let name = given.as_deref().unwrap_or(usual);
         bundle.take(name).ok_or_else(|| wrong(format!("there is no {name} in it")))
@@ -105,8 +105,9 @@ pub(super) fn kit(mut bundle: Bundle) -> Result<Kit, JoinError> {
         bundle.take(name);
     }
     let mut unused: Vec<String> = bundle.names().map(str::to_owned).collect();
-    unused
-        .extend(variables.unknown.keys().map(|key| format!("{key} in {VARIABLES}, which is not known here")));
+    unused.extend(
+        variables.unknown.keys().map(|key| format!("{key} in {VARIABLES}, which meshctl does not know")),
+    );
     unused.extend(
         variables
             .receptor_user
@@ -127,7 +128,7 @@ pub(super) fn kit(mut bundle: Bundle) -> Result<Kit, JoinError> {
     })
 }
 
-impl Variables {
+impl AwxVariables {
     fn read(text: &str) -> Result<Self, String> {
         serde_saphyr::from_str(text).map_err(|error| format!("{VARIABLES}: {error}"))
     }
@@ -162,12 +163,12 @@ impl Variables {
             let Value::Object(settings) = settings else {
                 return Err(format!("{VARIABLES}: the work command {name} has no settings"));
             };
-            // A name stands in the file as it is.
+            // The name is written to the file without quotes.
             if let Some(odd) =
                 settings.keys().find(|key| !key.bytes().all(|byte| byte.is_ascii_alphanumeric()))
             {
                 return Err(format!(
-                    "{VARIABLES}: the work command {name} has a setting {odd:?}, which there is none of"
+                    "{VARIABLES}: the work command {name} has a setting {odd:?}, which does not exist"
                 ));
             }
             let mut parameters = vec![("worktype", json!(name))];
@@ -224,7 +225,7 @@ mod tests {
             receptor_port: 5000\nreceptor_protocol: ws\nother: 1\nreceptor_peers:\n- {address: 'a:1', protocol: tcp}\n\
             - {address: 'wss://b:2/x', protocol: ws}\n- {host: c, port: 3, protocol: wss}\n\
             receptor_work_commands:\n  ansible-runner: {command: ansible-runner, params: 'worker: x', allowruntimeparams: true, verifysignature: true}\n";
-        let variables = Variables::read(text).unwrap();
+        let variables = AwxVariables::read(text).unwrap();
         assert_eq!(variables.unknown.keys().collect::<Vec<_>>(), ["other"]);
         let configuration = variables.configuration("e1").unwrap();
         let config = checked(&[(PathBuf::from(NODE_FILE), configuration)].into()).unwrap();
@@ -241,10 +242,10 @@ mod tests {
             ("receptor_tls: [", "group_vars/all.yml"),
             (
                 "receptor_tls: true\nreceptor_work_commands: {a: {\"b: 1\\n- trace\": 1}}",
-                "which there is none of",
+                "which does not exist",
             ),
         ] {
-            let error = Variables::read(text).and_then(|read| read.configuration("e1")).unwrap_err();
+            let error = AwxVariables::read(text).and_then(|read| read.configuration("e1")).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
     }

@@ -1,7 +1,8 @@
 //! A bundle: one tar file, compressed or not, with the few small files that a node needs to join.
 //!
-//! Whoever sends a bundle decides every byte of it. It is read into memory whole, within bounds; only plain files count,
-//! their names stay below the bundle, and nothing is unpacked anywhere. It refuses to know what the files are for.
+//! Whoever sends a bundle decides every byte of it. So it is read into memory whole, within bounds, only plain
+//! files count, and their names must stay below the bundle. Nothing is unpacked to disk. It refuses to know what
+//! the files are for.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,26 +17,26 @@ use super::JoinError;
 use crate::os::regular_file;
 use crate::os::replace::replace;
 
-/// Files in a bundle; AWX's have nine.
+/// The most files in a bundle; AWX's have nine.
 const MAX_FILES: usize = 64;
-/// Bytes of one file. Bundles of all public authorities have a quarter of it.
+/// The most bytes of one file; a bundle of all public authorities takes a quarter of this.
 const MAX_FILE: u64 = 1 << 20;
-/// Bytes of all, once inflated.
+/// The most bytes of the whole archive, once inflated.
 const MAX_ALL: u64 = 8 << 20;
-/// Bytes of a name.
+/// The most bytes of a name.
 const MAX_NAME: usize = 256;
-/// The first bytes of what gzip makes.
+/// The first bytes of gzip data.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The files of a bundle, by name.
 pub(crate) struct Bundle {
     files: BTreeMap<String, Vec<u8>>,
-    /// Others than its owner may read the file, which holds a private key.
+    /// Whether others than its owner may read the file, which holds a private key.
     pub(crate) is_exposed: bool,
 }
 
 impl Bundle {
-    /// Reads a bundle. A directory that all files are in is left out of their names.
+    /// Reads a bundle. If one directory contains all files, their names are given without it.
     ///
     /// # Errors
     /// What is wrong with it, and where.
@@ -47,26 +48,23 @@ impl Bundle {
         Ok(Self { files: without_top(files), is_exposed: found.mode() & 0o077 != 0 })
     }
 
-    /// Whether this file is in it.
+    /// Whether it holds this file.
     pub(super) fn has(&self, name: &str) -> bool {
         self.files.contains_key(name)
     }
 
-    /// Takes a file out of it.
+    /// Takes a file out of the bundle.
     pub(crate) fn take(&mut self, name: &str) -> Option<Vec<u8>> {
         self.files.remove(name)
     }
 
-    /// The names of the files that nobody has taken.
+    /// The names of the files that were not taken.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
 }
 
-/// Writes a bundle, which only its owner may read.
-///
-/// # Errors
-/// As the system's.
+/// Writes a bundle that only its owner may read.
 pub(crate) fn write(path: &Path, files: &[(&str, &str)], modified: u64) -> Result<(), JoinError> {
     let packed = pack(files, modified).and_then(|bytes| replace(path, &bytes, 0o600));
     packed.map_err(JoinError::of(path))
@@ -95,13 +93,13 @@ fn inflated(file: File) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     reader.by_ref().take(MAX_ALL + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     match bytes.len() as u64 > MAX_ALL {
-        true => Err(format!("it holds more than {MAX_ALL} bytes, which no bundle does")),
+        true => Err(format!("it holds more than {MAX_ALL} bytes, so it is not a bundle")),
         false => Ok(bytes),
     }
 }
 
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, String> {
-    let not_tar = |error: io::Error| format!("it is no bundle: {error}");
+    let not_tar = |error: io::Error| format!("it is not a bundle: {error}");
     let mut files = BTreeMap::new();
     for entry in Archive::new(bytes).entries().map_err(not_tar)? {
         let mut entry = entry.map_err(not_tar)?;
@@ -110,10 +108,10 @@ fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, String> {
         if kind == EntryType::Directory || kind == EntryType::XGlobalHeader {
             continue;
         }
-        let name =
-            plain(&name).ok_or_else(|| format!("{name:?} in it leads out of the bundle, or is no name"))?;
+        let name = plain(&name)
+            .ok_or_else(|| format!("{name:?} in it leads out of the bundle, or is not a name"))?;
         if kind != EntryType::Regular {
-            return Err(format!("{name} in it is no plain file"));
+            return Err(format!("{name} in it is not a regular file"));
         }
         if entry.size() > MAX_FILE {
             return Err(format!("{name} in it has more than {MAX_FILE} bytes"));
@@ -133,7 +131,7 @@ fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, String> {
     }
 }
 
-/// A name that stays below the directory that it is relative to.
+/// The name, if it stays below its directory.
 fn plain(name: &str) -> Option<String> {
     let name = name.strip_prefix("./").unwrap_or(name);
     let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
@@ -228,20 +226,20 @@ mod tests {
             (archive(&[("../evil", file, b"")]), "leads out of the bundle"),
             (archive(&[("a/../../evil", file, b"")]), "leads out of the bundle"),
             (archive(&[("/etc/passwd", file, b"")]), "leads out of the bundle"),
-            (archive(&[("a\nb", file, b"")]), "or is no name"),
-            (archive(&[("a//b", file, b"")]), "or is no name"),
-            (archive(&[("node.key", EntryType::Symlink, b"")]), "node.key in it is no plain file"),
-            (archive(&[("node.key", EntryType::Link, b"")]), "no plain file"),
-            (archive(&[("node.key", EntryType::Char, b"")]), "no plain file"),
-            (archive(&[("node.key", EntryType::Fifo, b"")]), "no plain file"),
+            (archive(&[("a\nb", file, b"")]), "or is not a name"),
+            (archive(&[("a//b", file, b"")]), "or is not a name"),
+            (archive(&[("node.key", EntryType::Symlink, b"")]), "node.key in it is not a regular file"),
+            (archive(&[("node.key", EntryType::Link, b"")]), "not a regular file"),
+            (archive(&[("node.key", EntryType::Char, b"")]), "not a regular file"),
+            (archive(&[("node.key", EntryType::Fifo, b"")]), "not a regular file"),
             (archive(&[("a", file, b"1"), ("./a", file, b"2")]), "a is in it twice"),
             (archive(&[("a", file, &large)]), "more than 1048576 bytes"),
             (archive(&many), "more than 64 files"),
             (gzip(&vec![0; 64 << 20]), "more than 8388608 bytes"),
             (archive(&[]), "no files"),
-            (archive(&[("a", file, b"1234")])[..514].to_vec(), "no bundle"),
+            (archive(&[("a", file, b"1234")])[..514].to_vec(), "not a bundle"),
             (b"\x1f\x8bnot gzip".to_vec(), "b.tar: "),
-            (vec![b'x'; 2048], "no bundle"),
+            (vec![b'x'; 2048], "not a bundle"),
         ];
         for (bytes, expected) in cases {
             let error = read(&bytes).err().unwrap_or_else(|| panic!("{expected}: it was read"));

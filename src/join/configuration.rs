@@ -1,6 +1,6 @@
-//! The configuration of a node, made of its record: one file, which is written again when the record changes.
+//! Makes the configuration of a node from its record: one file, which is rewritten when the record changes.
 //!
-//! Owns where a node's files are, and the words of the file. What an operator adds stands in files beside it.
+//! Owns where a node's files are, and the text of this file. An operator's additions stand in files beside it.
 
 use serde_json::{Value, json};
 
@@ -8,19 +8,23 @@ use super::record::{NodeRole, Record};
 
 /// The directory of all configuration.
 pub(crate) const ETC: &str = "/etc/meshd";
-/// The directory whose files are one configuration.
+/// The directory whose files together are the configuration.
 pub(crate) const CONF_D: &str = "/etc/meshd/conf.d";
-/// The file of the node itself. The package brings one, with a control socket and nothing else.
+/// The file of the node itself. The package installs one with only a control socket.
 pub(crate) const NODE_FILE: &str = "/etc/meshd/conf.d/00-local.yml";
-/// Where the daemon keeps what it must not lose.
+/// The directory of what the daemon must not lose.
 pub(crate) const DATA: &str = "/var/lib/meshd";
-/// The directory of the control socket, which does not outlive the machine.
+/// The directory of the control socket, which a reboot empties.
 pub(super) const RUN: &str = "/run/meshd";
-/// Where `meshctl` looks first.
+/// The socket that `meshctl` tries first.
 pub(crate) const SOCKET: &str = "/run/meshd/meshd.sock";
 
 pub(crate) const CERTIFICATE: &str = "/etc/meshd/tls/node.crt";
 pub(crate) const KEY: &str = "/etc/meshd/tls/node.key";
+/// Certificate and key together, while the daemon puts new ones in place.
+pub(crate) const NEXT: &str = "/etc/meshd/tls/node.next";
+/// What a renewal asks for that was not answered yet.
+pub(crate) const ASKING: &str = "/etc/meshd/tls/node.asking";
 pub(crate) const AUTHORITY: &str = "/etc/meshd/tls/ca.crt";
 pub(crate) const REVOKED: &str = "/etc/meshd/tls/ca.crl";
 pub(crate) const SIGNING_KEY: &str = "/etc/meshd/work.key";
@@ -28,10 +32,10 @@ pub(crate) const VERIFICATION_KEY: &str = "/etc/meshd/work.pub";
 
 /// The name of both TLS profiles.
 pub(crate) const PROFILE: &str = "mesh";
-/// How a file begins that may be overwritten.
+/// The first line of a file that may be overwritten.
 pub(super) const MARK: &str = "# Written by meshctl, which writes it again: add files of your own beside it.";
 
-/// Directives, each with why it stands there.
+/// Directives, each with the reason why it is there.
 pub(super) struct Text(String);
 
 impl Text {
@@ -39,12 +43,17 @@ impl Text {
         Self(format!("{MARK}\n"))
     }
 
+    /// The text of a file that is written only if it is not there.
+    pub(super) fn once() -> Self {
+        Self("# Written by meshctl, which leaves it alone: change it as you like.\n".to_owned())
+    }
+
     pub(super) fn why(&mut self, comment: &str) -> &mut Self {
         self.0 += &format!("\n# {comment}\n");
         self
     }
 
-    /// JSON's scalars are YAML's, and need no rules about quotes.
+    /// Adds a directive. JSON's scalars are valid YAML, and need no rules about quotes.
     pub(super) fn directive(&mut self, name: &str, parameters: &[(&str, Value)]) -> &mut Self {
         self.0 += &format!("- {name}:\n");
         for (key, value) in parameters {
@@ -53,7 +62,7 @@ impl Text {
         self
     }
 
-    /// Both profiles, of the files where all nodes have theirs.
+    /// Adds both profiles, with the files at the places that all nodes use.
     pub(super) fn profiles(&mut self, more: &[(&'static str, Value)]) -> &mut Self {
         let own = |authorities: &'static str| {
             let files = [("cert", CERTIFICATE), ("key", KEY), (authorities, AUTHORITY)];
@@ -81,6 +90,10 @@ pub(crate) fn of(record: &Record) -> String {
     control_service(&mut text);
     text.profiles(&[("crl", json!(REVOKED))]);
     links(&mut text, record);
+    if record.role != NodeRole::Control {
+        text.why("Asks for a new certificate in time, over the mesh.");
+        text.directive("renewal", &[("tlsclient", json!(PROFILE))]);
+    }
     match record.role {
         NodeRole::Control => {
             text.why("Signs jobs, which run nowhere without a signature.");
@@ -109,14 +122,19 @@ pub(super) fn control_service(text: &mut Text) {
 fn links(text: &mut Text, record: &Record) {
     if let Some(address) = &record.dials {
         text.why("The link into the mesh.");
-        text.directive("tcp-peer", &[("address", json!(address)), ("tls", json!(PROFILE))]);
+        let (directive, address) = match address.split_once("://") {
+            None => ("tcp-peer", address.as_str()),
+            Some(("quic", address)) => ("quic-peer", address),
+            Some(_) => ("ws-peer", address.as_str()),
+        };
+        text.directive(directive, &[("address", json!(address)), ("tls", json!(PROFILE))]);
     }
     if let Some(port) = record.listens {
         text.why("Other nodes connect here.");
         text.directive("tcp-listener", &[("port", json!(port)), ("tls", json!(PROFILE))]);
     }
     if record.role == NodeRole::Control {
-        // Peers come and go by files of their own.
+        // Peers have files of their own, which come and go.
         text.directive("local-only", &[]);
     }
 }

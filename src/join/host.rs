@@ -1,5 +1,5 @@
-//! What a host gives a node: the user of the daemon, and for a node that runs jobs what rootless containers need, beside
-//! the part of the unit that leaves jobs unconfined.
+//! What a host provides for a node: the daemon's user, and for a node that runs jobs what rootless containers need,
+//! and the drop-in that leaves jobs unconfined.
 //!
 //! Works on the files of a tree, which may be an image that never ran. It refuses to know whether systemd runs.
 
@@ -7,23 +7,23 @@ use std::path::Path;
 
 use super::JoinError;
 use super::configuration::{CONF_D, DATA, ETC, RUN};
-use super::place::{Access, Account, Tree};
+use super::place::{Access, DaemonAccount, FileTree};
 use crate::os::regular_file::read_text;
 
-/// The user and the group of the daemon, as the package makes them.
+/// The daemon's user and group, as the package creates them.
 pub(crate) const USER: &str = "meshd";
-/// The service.
+/// The service's unit.
 pub(crate) const UNIT: &str = "meshd.service";
-/// Where a package, an administrator or a distribution has units.
+/// Where units of packages, administrators and distributions are.
 const UNIT_DIRS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
 const DROP_IN_DIR: &str = "/etc/systemd/system/meshd.service.d";
-/// What a node that runs jobs takes back of the unit's confinement.
+/// The drop-in with which a node that runs jobs lifts the unit's confinement.
 pub(crate) const DROP_IN: &str = "/etc/systemd/system/meshd.service.d/execution.conf";
 const DROP_IN_TEXT: &str = include_str!("../../packaging/systemd/execution.conf");
 const LINGER_DIR: &str = "/var/lib/systemd/linger";
 const LINGER: &str = "/var/lib/systemd/linger/meshd";
-/// IDs of a user in its containers, and the first that anybody gets (shadow's SUB_UID_MIN).
+/// The number of subordinate IDs of a user, and the first one given to anybody (shadow's SUB_UID_MIN).
 const SUBORDINATES: u64 = 65_536;
 const FIRST_SUBORDINATE: u64 = 100_000;
 
@@ -31,46 +31,39 @@ const FIRST_SUBORDINATE: u64 = 100_000;
 ///
 /// # Errors
 /// The list of users cannot be read.
-pub(crate) fn account(root: &Path) -> Result<Option<Account>, JoinError> {
-    let Some(text) = Tree::new(root, None).text("/etc/passwd")? else { return Ok(None) };
+pub(crate) fn account(root: &Path) -> Result<Option<DaemonAccount>, JoinError> {
+    let Some(text) = FileTree::new(root, None).text("/etc/passwd")? else { return Ok(None) };
     let fields = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
     Ok(fields.filter(|fields| fields.first() == Some(&USER)).find_map(|fields| {
-        Some(Account { user: fields.get(2)?.parse().ok()?, group: fields.get(3)?.parse().ok()? })
+        Some(DaemonAccount { user: fields.get(2)?.parse().ok()?, group: fields.get(3)?.parse().ok()? })
     }))
 }
 
 /// Whether the service is installed in a tree.
-pub(crate) fn has_unit(tree: &Tree) -> bool {
+pub(crate) fn has_unit(tree: &FileTree) -> bool {
     UNIT_DIRS.iter().any(|dir| tree.path(dir).join(UNIT).exists())
 }
 
 /// Makes the directories of a node.
-///
-/// # Errors
-/// As the system's.
-pub(super) fn directories(tree: &mut Tree) -> Result<(), JoinError> {
+pub(super) fn directories(tree: &mut FileTree) -> Result<(), JoinError> {
     for path in [ETC, CONF_D, "/etc/meshd/tls", DATA] {
         tree.directory(path)?;
     }
-    tree.give(DATA, 0o700)
+    tree.give(DATA, 0o700)?;
+    // The daemon renews certificates itself.
+    tree.give("/etc/meshd/tls", 0o755)
 }
 
 /// Makes the directory of the control socket, as the service does when it starts.
-///
-/// # Errors
-/// As the system's.
-pub(crate) fn socket_directory(tree: &mut Tree) -> Result<(), JoinError> {
+pub(crate) fn socket_directory(tree: &mut FileTree) -> Result<(), JoinError> {
     tree.directory(RUN)?;
     tree.give(RUN, 0o755)
 }
 
-/// Prepares the host for jobs, or takes back what was prepared.
-///
-/// # Errors
-/// As the system's.
-pub(crate) fn prepare_for_jobs(tree: &mut Tree, runs_jobs: bool) -> Result<(), JoinError> {
+/// Prepares the host for jobs, or undoes this.
+pub(crate) fn prepare_for_jobs(tree: &mut FileTree, runs_jobs: bool) -> Result<(), JoinError> {
     if !runs_jobs {
-        // Who has changed it wants it.
+        // A changed drop-in stays, because whoever changed it wants it.
         let ours = read_text(&tree.path(DROP_IN)).is_ok_and(|text| text == DROP_IN_TEXT);
         return if ours { tree.remove(DROP_IN) } else { Ok(()) };
     }
@@ -83,8 +76,8 @@ pub(crate) fn prepare_for_jobs(tree: &mut Tree, runs_jobs: bool) -> Result<(), J
     tree.file(LINGER, b"", Access::Public)
 }
 
-/// Gives the daemon's user a range of IDs of its own, unless it has one.
-fn subordinates(tree: &mut Tree, list: &str) -> Result<(), JoinError> {
+/// Gives the daemon's user a range of subordinate IDs, unless it has one.
+fn subordinates(tree: &mut FileTree, list: &str) -> Result<(), JoinError> {
     let mut text = tree.text(list)?.unwrap_or_default();
     let ranges = || text.lines().map(|line| line.split(':').collect::<Vec<_>>());
     if ranges().any(|fields| fields.first() == Some(&USER)) {
@@ -123,9 +116,9 @@ mod tests {
         fs::remove_file(&list).unwrap();
         pipe(&list);
         let refused = account(&root).unwrap_err().to_string();
-        assert!(refused.ends_with("etc/passwd: it is no regular file"), "{refused}");
+        assert!(refused.ends_with("etc/passwd: it is not a regular file"), "{refused}");
         fs::remove_file(&list).unwrap();
         fs::copy(&outside, &list).unwrap();
-        assert_eq!(account(&root).unwrap(), Some(Account { user: 990, group: 991 }));
+        assert_eq!(account(&root).unwrap(), Some(DaemonAccount { user: 990, group: 991 }));
     }
 }

@@ -1,6 +1,6 @@
-//! What a bundle brings to a host, checked as a whole before the first file changes, and put in place.
+//! The contents of a bundle, checked as a whole before the first file on the host changes, and then put in place.
 //!
-//! Owns the names of the files in a bundle of ours. Whether the node can run, and how it is linked, is for others to say.
+//! Owns the names of the files in our bundles. Others decide whether the node can run, and how it is linked.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 
 use super::bundle::Bundle;
 use super::configuration::{
-    AUTHORITY, CERTIFICATE, CONF_D, ETC, KEY, MARK, NODE_FILE, REVOKED, SIGNING_KEY, VERIFICATION_KEY,
+    ASKING, AUTHORITY, CERTIFICATE, CONF_D, ETC, KEY, MARK, NEXT, NODE_FILE, REVOKED, SIGNING_KEY,
+    VERIFICATION_KEY,
 };
 use super::host;
 use super::own::{checked, may_be_replaced, texts};
-use super::place::{Access, Tree};
+use super::place::{Access, FileTree};
 use super::{JoinError, awx};
 use crate::config::Config;
-use crate::tls::inspect::{self, Verifier};
+use crate::tls::inspect::{self, VerifyingParty};
 use crate::tls::{Files, Role, ServerOptions, ServerProfile};
 
 /// Names in a bundle.
@@ -29,7 +30,7 @@ pub(crate) mod names {
     pub(crate) const VERIFICATION_KEY: &str = "work.pub";
 }
 
-/// Everything that a node is made of.
+/// All files that make a node.
 pub(crate) struct Kit {
     pub(crate) configuration: String,
     pub(crate) certificate: Vec<u8>,
@@ -37,17 +38,17 @@ pub(crate) struct Kit {
     pub(crate) authority: Vec<u8>,
     pub(crate) revoked: Option<Vec<u8>>,
     pub(crate) verification_key: Option<Vec<u8>>,
-    /// Of a control node alone.
+    /// Only for a control node.
     pub(crate) signing_key: Option<Vec<u8>>,
-    /// What the bundle holds and nobody uses.
+    /// Files of the bundle that nobody uses.
     pub(crate) unused: Vec<String>,
 }
 
 impl Kit {
-    /// What a bundle holds.
+    /// The contents of a bundle.
     ///
     /// # Errors
-    /// It is no bundle of a node.
+    /// It is not a bundle of a node.
     pub(crate) fn of(mut bundle: Bundle, path: &Path) -> Result<Self, JoinError> {
         if bundle.has(awx::VARIABLES) {
             return awx::kit(bundle);
@@ -56,7 +57,7 @@ impl Kit {
         let mut needed = |name: &str| {
             bundle.take(name).ok_or_else(|| {
                 let reason =
-                    format!("it is no bundle of a node: there is no {name}, but {}", found.join(", "));
+                    format!("it is not a bundle of a node: there is no {name}, but {}", found.join(", "));
                 JoinError::Bundle { path: path.to_owned(), reason }
             })
         };
@@ -67,7 +68,7 @@ impl Kit {
         let (revoked, verification_key) = (bundle.take(names::REVOKED), bundle.take(names::VERIFICATION_KEY));
         let no_text = |_| JoinError::Bundle {
             path: path.to_owned(),
-            reason: format!("{} in it is no text", names::CONFIGURATION),
+            reason: format!("{} in it is not text", names::CONFIGURATION),
         };
         Ok(Self {
             configuration: String::from_utf8(configuration).map_err(no_text)?,
@@ -81,39 +82,22 @@ impl Kit {
         })
     }
 
-    /// The configuration that the node in this tree would have, if all of this fits together.
+    /// The configuration that the node in this tree would have, if all files fit together.
     ///
     /// # Errors
-    /// Everything that is wrong with it, or with what is there already.
-    pub(crate) fn check(&self, tree: &mut Tree) -> Result<Config, JoinError> {
+    /// Everything that is wrong with it, or with the files already there.
+    pub(crate) fn check(&self, tree: &mut FileTree) -> Result<Config, JoinError> {
         let mut there = texts(&tree.path(CONF_D))?;
-        let file = tree.path(NODE_FILE);
-        let installed = there.get(&file).filter(|text| text.starts_with(MARK));
-        let installed = installed.and_then(|_| checked(&there).ok()).map(|config| config.node.id);
-        if let Some(text) = there.insert(file.clone(), self.configuration.clone())
-            && !may_be_replaced(&file, &text)
-        {
-            let file = file.display();
-            return Err(JoinError::Host(format!(
-                "{file} was written by hand: move it away, and what is to stay into a file beside it"
-            )));
-        }
+        there.insert(tree.path(NODE_FILE), self.configuration.clone());
         let config = checked(&there)?;
-        if let Some(own) = installed.filter(|own| *own != config.node.id) {
-            let files = [NODE_FILE, CERTIFICATE, KEY].map(|path| tree.path(path).display().to_string());
-            return Err(JoinError::Host(format!(
-                "this host is {own}, and the bundle is for {}: remove what makes it {own} first ({})",
-                config.node.id,
-                files.join(", ")
-            )));
-        }
+        check_host(tree, config.node.id.as_str())?;
         tree.directory(ETC)?;
         let staged = Staged::new(&tree.path(ETC))?;
         self.check_trust(&staged, &config)?;
         Ok(config)
     }
 
-    /// Whether certificate, key and authority belong together, and name the node of the configuration.
+    /// Checks that certificate, key and authority belong together, and name the node of the configuration.
     fn check_trust(&self, staged: &Staged, config: &Config) -> Result<(), JoinError> {
         let (cert, key) =
             (staged.file(names::CERTIFICATE, &self.certificate)?, staged.file(names::KEY, &self.key)?);
@@ -137,7 +121,7 @@ impl Kit {
                 let node = &config.node.id;
                 JoinError::Host(format!("the certificate for {node}: other nodes would refuse it: {reason}"))
             };
-            let verifier = Verifier::by_authorities(&authorities, crl.as_deref(), role)
+            let verifier = VerifyingParty::by_authorities(&authorities, crl.as_deref(), role)
                 .map_err(|error| unfit(error.to_string()))?;
             let verified = inspect::verify(&verifier, &cert, Some(config.node.id.as_str()), None);
             verified.map_err(|error| unfit(error.to_string()))?;
@@ -145,12 +129,11 @@ impl Kit {
         Ok(())
     }
 
-    /// Puts everything in place.
-    ///
-    /// # Errors
-    /// As the system's.
-    pub(crate) fn place(&self, tree: &mut Tree) -> Result<(), JoinError> {
+    /// Puts all files in place.
+    pub(crate) fn place(&self, tree: &mut FileTree) -> Result<(), JoinError> {
         host::directories(tree)?;
+        tree.remove(NEXT)?;
+        tree.remove(ASKING)?;
         let files = [
             (AUTHORITY, Some(&self.authority), Access::Public),
             (REVOKED, self.revoked.as_ref(), Access::Public),
@@ -166,7 +149,30 @@ impl Kit {
     }
 }
 
-/// A private directory beside the files that it is for, as long as it lives.
+/// Checks that a host may become this node: it is no other one, and nobody wrote its configuration by hand.
+pub(super) fn check_host(tree: &FileTree, node: &str) -> Result<(), JoinError> {
+    let (there, file) = (texts(&tree.path(CONF_D))?, tree.path(NODE_FILE));
+    let Some(text) = there.get(&file) else { return Ok(()) };
+    if !may_be_replaced(&file, text) {
+        let file = file.display();
+        return Err(JoinError::Host(format!(
+            "{file} was written by hand: move it away, and put what you want to keep into another file beside it"
+        )));
+    }
+    let installed = checked(&there).ok().filter(|_| text.starts_with(MARK)).map(|config| config.node.id);
+    match installed.filter(|own| own.as_str() != node) {
+        Some(own) => {
+            let files = [NODE_FILE, CERTIFICATE, KEY].map(|path| tree.path(path).display().to_string());
+            Err(JoinError::Host(format!(
+                "this host is {own}, and would become {node}: remove what makes it {own} first ({})",
+                files.join(", ")
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A private directory for staged files; dropping it removes it.
 pub(super) struct Staged(PathBuf);
 
 impl Staged {
@@ -186,7 +192,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // What stays is private, and of no use to anybody.
+        // Anything left is private, and of no use to anybody.
         let _stays = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,8 +1,8 @@
-//! The configuration of the node of this host, as `meshctl node` finds it: whether it may be written again, and what it
-//! lacks to take others in.
+//! The configuration of the node of this host, as `meshctl node` finds it: whether it may be rewritten, and what it
+//! lacks to admit others.
 //!
-//! A configuration that somebody wrote by hand is never changed: files of our own stand beside it, and what is missing is
-//! named. It refuses to know the running node.
+//! A handwritten configuration is never changed: our files are added beside it, and what it lacks is named. It
+//! refuses to know the running node.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::JoinError;
+use super::address::{NodeAddress, NodeTransport};
 use super::configuration::{self, DATA, MARK, NODE_FILE, PROFILE, SOCKET};
 use super::record::{NodeRole, Record};
 use crate::config::{self, Config, ConfigErrors, HostPort};
@@ -27,7 +28,7 @@ impl OwnNode {
     /// Reads all files of the directory.
     ///
     /// # Errors
-    /// They cannot be read, or are no configuration.
+    /// They cannot be read, or are not a valid configuration.
     pub(crate) fn read(dir: &Path) -> Result<Self, JoinError> {
         let texts = texts(dir)?;
         if texts.is_empty() {
@@ -40,13 +41,13 @@ impl OwnNode {
         Ok(Self { dir: dir.to_owned(), texts, config })
     }
 
-    /// What it says.
+    /// The configuration itself.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Whether the file of the node itself may be written again: we have written it, or it says no more than the
-    /// package's does, and no file beside it says what would be in it.
+    /// Whether the file of the node itself may be rewritten: we have written it, or it says no more than the
+    /// package's, and no file beside it conflicts with what we would write.
     pub(crate) fn is_ours(&self) -> bool {
         let file = self.texts.iter().find(|(path, _)| path.as_path() == Path::new(NODE_FILE));
         let Some((path, text)) = file.filter(|(path, text)| may_be_replaced(path, text)) else {
@@ -59,20 +60,22 @@ impl OwnNode {
         checked(&texts).is_ok()
     }
 
-    /// Whether it has the certificates of a mesh: then an authority has signed them.
+    /// Whether it has the certificates of a mesh; an authority has then signed them.
     pub(crate) fn is_member(&self) -> bool {
         self.config.tls_clients.iter().any(|client| client.name == PROFILE)
     }
 
-    /// The file beside the others that belongs to a peer.
+    /// The file in this directory that is for one peer.
     pub(crate) fn peer_file(&self, node: &str) -> PathBuf {
-        self.dir.join(format!("60-peer-{node}.yml"))
+        self.file(&format!("60-peer-{node}.yml"))
     }
 
-    /// A `tls-server` that asks for certificates, of a listener on that port.
-    ///
-    /// # Errors
-    /// What is missing.
+    /// A file of this name in this directory.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The `tls-server` that asks for certificates, of the listener on this port.
     pub(crate) fn door(&self, port: u16) -> Result<&ServerOptions, JoinError> {
         let listener = self.config.tcp_listeners.iter().find(|listener| listener.bind.port == port);
         let profile = listener.and_then(|listener| listener.tls.as_ref());
@@ -85,10 +88,7 @@ impl OwnNode {
         })
     }
 
-    /// A `tls-client` that shows a certificate.
-    ///
-    /// # Errors
-    /// What is missing.
+    /// A `tls-client` that presents a certificate.
     pub(crate) fn dialler(&self) -> Result<&ClientOptions, JoinError> {
         let shows = |client: &&ClientOptions| client.files.identity.is_some() && !client.insecure_skip_verify;
         let clients = || self.config.tls_clients.iter().filter(shows);
@@ -99,9 +99,6 @@ impl OwnNode {
     }
 
     /// The private key that signs jobs.
-    ///
-    /// # Errors
-    /// There is none.
     pub(crate) fn signing_key(&self) -> Result<&Path, JoinError> {
         let signing = self.config.work_signing.as_ref();
         signing.map(|signing| signing.private_key.as_path()).ok_or_else(|| {
@@ -111,12 +108,24 @@ impl OwnNode {
         })
     }
 
-    /// Whether another node is dialled at this address already.
+    /// Whether newcomers can come in at a listener of this address, for WebSockets or QUIC.
+    pub(super) fn listens(&self, address: &NodeAddress) -> bool {
+        let (port, config) = (address.at.port, &self.config);
+        match address.transport {
+            NodeTransport::Tcp => config.tcp_listeners.iter().any(|one| one.bind.port == port),
+            NodeTransport::WebSocket => {
+                config.ws_listeners.iter().any(|one| one.bind.port == port && one.tls.is_some())
+            }
+            NodeTransport::Quic => config.quic_listeners.iter().any(|one| one.bind.port == port),
+        }
+    }
+
+    /// Whether it already dials a node at this address.
     pub(crate) fn dials(&self, address: &HostPort) -> bool {
         self.config.tcp_peers.iter().any(|peer| peer.address == *address)
     }
 
-    /// The profiles that accept certificates and do not go by this list of revoked ones.
+    /// The profiles that accept certificates without checking this list of revoked ones.
     pub(crate) fn without_list(&self, list: &Path) -> Vec<String> {
         let reads = |files: &Files| files.crl.as_deref() == Some(list);
         let accepts = |one: &&ServerOptions| one.require_client_cert || one.files.authorities.is_some();
@@ -134,7 +143,7 @@ impl OwnNode {
     }
 }
 
-/// The files of a directory that are configuration, none if it is not there.
+/// The configuration files of a directory; none if the directory does not exist.
 pub(super) fn texts(dir: &Path) -> Result<BTreeMap<PathBuf, String>, JoinError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -148,18 +157,18 @@ pub(super) fn texts(dir: &Path) -> Result<BTreeMap<PathBuf, String>, JoinError> 
     paths.map(text).collect()
 }
 
-/// The configuration that they are.
+/// The configuration that these files make.
 pub(super) fn checked(texts: &BTreeMap<PathBuf, String>) -> Result<Config, ConfigErrors> {
     let files: Vec<_> = texts.iter().map(|(path, text)| (path.clone(), text.clone())).collect();
     config::of_texts(&files)
 }
 
-/// Whether nobody would miss what the file of a node says.
+/// Whether replacing this file of a node would lose nothing.
 pub(super) fn may_be_replaced(path: &Path, text: &str) -> bool {
     text.starts_with(MARK) || says_little(path, text).unwrap_or(false)
 }
 
-/// Whether it names the node, and its usual data and socket, and nothing else.
+/// Whether it only names the node, with its usual data directory and socket; a log level does not count.
 fn says_little(path: &Path, text: &str) -> Option<bool> {
     let read = |text: String| config::of_texts(&[(path.to_owned(), text)]).ok();
     let found = read(text.to_owned())?;

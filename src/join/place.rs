@@ -1,7 +1,7 @@
-//! Puts files in their places: with owner and mode, and only if something about them differs. A file is made in the
-//! directory where it stays, so that it gets the label that SELinux has for it there.
+//! Puts files in their places, with owner and mode, and only if something about them differs. A file is made in its
+//! final directory, so that it gets the label that SELinux has for that directory.
 //!
-//! Owns what was changed. It refuses to know what the files are for.
+//! Owns the list of changes. It refuses to know what the files are for.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -23,32 +23,32 @@ pub(crate) enum Access {
 
 /// The user that the daemon runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct DaemonAccount {
     pub(crate) user: u32,
     pub(crate) group: u32,
 }
 
 /// A tree in which files are put.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct FileTree {
     root: PathBuf,
-    daemon: Option<Account>,
+    daemon: Option<DaemonAccount>,
     changed: Vec<PathBuf>,
 }
 
-impl Tree {
-    /// The tree below `root`, whose daemon runs as `daemon`, or as the caller.
-    pub(crate) fn new(root: &Path, daemon: Option<Account>) -> Self {
+impl FileTree {
+    /// The tree below `root`. Its daemon runs as `daemon`, or as the caller if `None`.
+    pub(crate) fn new(root: &Path, daemon: Option<DaemonAccount>) -> Self {
         Self { root: root.to_owned(), daemon, changed: Vec::new() }
     }
 
-    /// Where an absolute path is.
+    /// An absolute path, below the root of the tree.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Where a path is that is changed. A link in the tree of another system may lead out of it; those of this host are its
-    /// administrator's.
+    /// The location of a path that is to be changed. A link in the tree of another system may lead out of the tree;
+    /// links on this host are trusted as its administrator's.
     fn place(&self, path: &str) -> Result<PathBuf, JoinError> {
         let whole = self.path(path);
         let mut below = whole.ancestors().take_while(|at| *at != self.root);
@@ -62,13 +62,18 @@ impl Tree {
         }
     }
 
-    /// The same for a file, in whose place a link goes.
+    /// The same for a file, which replaces a link instead of following it.
     fn place_of_file(&self, path: &str) -> Result<PathBuf, JoinError> {
         self.place(path.rsplit_once('/').map_or("", |(parent, _)| parent))?;
         Ok(self.path(path))
     }
 
-    /// The text of a file of the tree, `None` if there is none.
+    /// The user that the daemon of this tree runs as, if it is another than the caller.
+    pub(super) fn daemon(&self) -> Option<DaemonAccount> {
+        self.daemon
+    }
+
+    /// The text of a file of the tree; `None` if there is no such file.
     ///
     /// # Errors
     /// It cannot be read, or a link may lead out of the tree.
@@ -80,7 +85,7 @@ impl Tree {
         }
     }
 
-    /// What was changed, as paths without the root.
+    /// The changed paths, without the root.
     pub(crate) fn changed(&self) -> &[PathBuf] {
         &self.changed
     }
@@ -90,10 +95,7 @@ impl Tree {
         self.changed.iter().any(|changed| changed == Path::new(path))
     }
 
-    /// Makes a directory unless it is there.
-    ///
-    /// # Errors
-    /// As the system's.
+    /// Makes a directory unless it exists.
     pub(crate) fn directory(&mut self, path: &str) -> Result<(), JoinError> {
         let whole = self.place(path)?;
         if whole.is_dir() {
@@ -107,16 +109,13 @@ impl Tree {
     }
 
     /// Gives a file these contents.
-    ///
-    /// # Errors
-    /// As the system's.
     pub(crate) fn file(&mut self, path: &str, contents: &[u8], access: Access) -> Result<(), JoinError> {
         let whole = self.place_of_file(path)?;
         let (mode, owner) = match (access, self.daemon) {
             (Access::Public, None) => (0o644, None),
             (Access::Public, Some(_)) => (0o644, Some((0, 0))),
             (Access::Daemon, None) => (0o600, None),
-            (Access::Daemon, Some(Account { group, .. })) => (0o640, Some((0, group))),
+            (Access::Daemon, Some(DaemonAccount { group, .. })) => (0o640, Some((0, group))),
         };
         if is_so(&whole, contents, mode, owner).map_err(JoinError::of(&whole))? {
             return Ok(());
@@ -126,10 +125,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes a file if it is there.
-    ///
-    /// # Errors
-    /// As the system's.
+    /// Removes a file if it exists.
     pub(crate) fn remove(&mut self, path: &str) -> Result<(), JoinError> {
         let whole = self.place_of_file(path)?;
         match fs::remove_file(&whole) {
@@ -140,13 +136,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives a directory to the daemon, which writes there.
-    ///
-    /// # Errors
-    /// As the system's.
+    /// Gives a directory to the daemon, which writes to it.
     pub(crate) fn give(&mut self, path: &str, mode: u32) -> Result<(), JoinError> {
         let whole = self.place(path)?;
-        let Some(Account { user, group }) = self.daemon else { return Ok(()) };
+        let Some(DaemonAccount { user, group }) = self.daemon else { return Ok(()) };
         let found = fs::metadata(&whole).map_err(JoinError::of(&whole))?;
         if found.uid() == user {
             return Ok(());
@@ -159,11 +152,13 @@ impl Tree {
     }
 
     pub(super) fn note(&mut self, path: &str) {
-        self.changed.push(PathBuf::from(path));
+        if !self.has_changed(path) {
+            self.changed.push(PathBuf::from(path));
+        }
     }
 }
 
-/// Whether a file is there with these contents, this mode and this owner.
+/// Whether a file exists with these contents, this mode and this owner.
 fn is_so(path: &Path, contents: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<bool> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

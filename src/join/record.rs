@@ -1,6 +1,7 @@
-//! What the authority remembers of a node: its part in the mesh, its addresses, and every certificate that it was given.
+//! The authority's record of a node: its role in the mesh, its addresses, and every certificate that it was given.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use jiff::Timestamp;
@@ -9,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::JoinError;
 use crate::config::HostPort;
 
-/// The port on which nodes listen unless somebody says otherwise.
+/// The certificates of a node that are known.
+const MOST_CERTIFICATES: usize = 100;
+/// The port on which nodes listen by default.
 pub(crate) const PORT: u16 = 27199;
 
 /// The part of a node in the mesh, in records and as an administrator types it.
@@ -28,7 +31,7 @@ pub(crate) enum NodeRole {
 }
 
 impl NodeRole {
-    /// Whether jobs run there.
+    /// Whether jobs run on it.
     pub(crate) fn runs_jobs(self) -> bool {
         match self {
             Self::Execution | Self::Hybrid => true,
@@ -48,59 +51,83 @@ impl NodeRole {
 /// A certificate that a node was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Issued {
-    /// Its number, in hexadecimal.
+    /// Its serial number, in hexadecimal.
     pub(crate) serial: String,
-    /// Its end.
+    /// When it expires.
     pub(crate) not_after: Timestamp,
-    /// Since when it is revoked.
+    /// When it was revoked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revoked: Option<Timestamp>,
+    /// The hash of the key that asked for it, in hexadecimal, and the certificate, in PEM; of a key that was made here
+    /// neither is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<String>,
+    /// The hash of the key of the authority that has signed it, in hexadecimal; of the first one nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<String>,
 }
 
-/// What is known of a node.
+/// What the authority knows of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Its ID.
     pub(crate) node: String,
-    /// Its part.
+    /// Its role.
     pub(crate) role: NodeRole,
     /// Names and addresses by which others dial it.
     pub(crate) hosts: BTreeSet<String>,
     /// The port on which it listens.
     pub(crate) listens: Option<u16>,
-    /// Whom it dials, as host and port.
+    /// The address that it dials, as host and port.
     pub(crate) dials: Option<String>,
-    /// Oldest first.
+    /// Its certificates, oldest first.
     pub(crate) certificates: Vec<Issued>,
 }
 
 impl Record {
-    /// One of a node without certificates.
+    /// The record of a node without certificates.
     ///
     /// # Errors
-    /// A name that no file may have, or no certificate.
+    /// A name that cannot be used for files, or in a certificate.
     pub(crate) fn new(node: &str, role: NodeRole) -> Result<Self, JoinError> {
         check_name(node)?;
         let (hosts, certificates) = (BTreeSet::from([node.to_owned()]), Vec::new());
         Ok(Self { node: node.to_owned(), role, hosts, listens: None, dials: None, certificates })
     }
 
-    /// Whether it was removed: none of its certificates counts.
+    /// Whether it was removed: all its certificates are revoked.
     pub(crate) fn is_removed(&self) -> bool {
         self.certificates.iter().all(|issued| issued.revoked.is_some())
     }
 
-    /// The end of its newest certificate.
+    /// Forgets certificates that expired so long ago, all but a hundred, and the texts of those that have expired.
+    pub(super) fn forget(&mut self, now: Timestamp, ago: Duration) {
+        let long_ago = now.saturating_sub(ago).unwrap_or(now);
+        self.certificates.retain(|issued| issued.not_after > long_ago);
+        let surplus = self.certificates.len().saturating_sub(MOST_CERTIFICATES);
+        self.certificates.drain(..surplus);
+        let expired = self.certificates.iter_mut().filter(|issued| issued.not_after <= now);
+        expired.for_each(|issued| issued.certificate = None);
+    }
+
+    /// Whether another host may have its name: it was removed, or all its certificates have expired.
+    pub(crate) fn is_free(&self, now: Timestamp) -> bool {
+        self.certificates.iter().all(|issued| issued.revoked.is_some() || issued.not_after <= now)
+    }
+
+    /// When its newest certificate expires; `None` if that is revoked, or there is none.
     pub(crate) fn ends(&self) -> Option<Timestamp> {
         self.certificates.last().filter(|issued| issued.revoked.is_none()).map(|issued| issued.not_after)
     }
 
-    /// The name by which its host is reached, as far as that is known.
+    /// The name by which its host is reached, or else the node's own name.
     pub(crate) fn host(&self) -> &str {
         self.hosts.iter().find(|host| **host != self.node).unwrap_or(&self.node)
     }
 
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = String> {
         let port = self.listens.filter(|_| !self.is_removed());
         self.hosts
@@ -108,13 +135,13 @@ impl Record {
             .filter_map(move |host| Some(HostPort { host: host.clone(), port: port? }.to_string()))
     }
 
-    /// Whether it is what others reach at this address.
+    /// Whether others reach this node at this address.
     pub(crate) fn is_at(&self, address: &HostPort) -> bool {
         self.listens == Some(address.port) && self.hosts.contains(&address.host) && !self.is_removed()
     }
 }
 
-/// A node's name is the name of files, and stands in configurations and commands.
+/// Checks a name, because it becomes part of file names, configurations and commands.
 pub(super) fn check_name(name: &str) -> Result<(), JoinError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -127,9 +154,9 @@ pub(super) fn check_name(name: &str) -> Result<(), JoinError> {
 /// Reads `HOST`, `HOST:PORT`, an IPv6 address, or one in brackets with a port.
 ///
 /// # Errors
-/// What an address is.
+/// How an address is written.
 pub(crate) fn address(text: &str) -> Result<HostPort, String> {
-    let wanted = || format!("{text:?} is no address: write HOST, HOST:PORT or [IPV6]:PORT");
+    let wanted = || format!("{text:?} is not an address: write HOST, HOST:PORT or [IPV6]:PORT");
     if text.parse::<std::net::Ipv6Addr>().is_ok() {
         return Ok(HostPort { host: text.to_owned(), port: PORT });
     }

@@ -1,4 +1,4 @@
-//! Configurations that are written, and files that are put in place.
+//! Tests of configurations that are written, and of files put in place.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::configuration::{NODE_FILE, of};
 use super::host;
 use super::own::{checked, may_be_replaced};
-use super::place::{Access, Tree};
+use super::place::{Access, FileTree};
 use super::record::{NodeRole, Record, address};
 
 fn record(role: NodeRole) -> Record {
@@ -69,7 +69,7 @@ fn an_address_has_a_port_also_without_one() {
 fn only_what_differs_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let put = |contents: &[u8], access| {
-        let mut tree = Tree::new(dir.path(), None);
+        let mut tree = FileTree::new(dir.path(), None);
         tree.directory("/etc/meshd").unwrap();
         tree.file("/etc/meshd/key", contents, access).unwrap();
         tree.changed().to_vec()
@@ -93,7 +93,7 @@ fn only_what_differs_is_written() {
 #[test]
 fn the_daemons_user_gets_ids_that_nobody_has() {
     let dir = tempfile::tempdir().unwrap();
-    let mut tree = Tree::new(dir.path(), None);
+    let mut tree = FileTree::new(dir.path(), None);
     tree.directory("/etc").unwrap();
     fs::write(dir.path().join("etc/subuid"), "a:100000:65536\nb:300000:65536").unwrap();
     host::prepare_for_jobs(&mut tree, true).unwrap();

@@ -1,8 +1,8 @@
-//! Forgetting: nodes that have been unreachable for long, and services from before a restart.
+//! Forgetting: nodes that have been unreachable for long, links that broke long ago, and services from before a restart.
 //!
-//! A node that is briefly absent stays listed, with its services: AWX tells absence from removal by that. One that has
-//! been away for half of the time until it is forgotten is no longer sent to new neighbours, so that nodes whose clocks
-//! differ do not remind each other of it forever.
+//! A node that is briefly absent stays listed, with its services, because AWX takes an unlisted node for removed. Once
+//! a node has been away for half of the forget time, new neighbours are not told of it any more. Otherwise nodes that
+//! forget it at different times would remind each other of it forever.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum ForgetError {
         via: NodeId,
     },
     /// Nothing is known of it.
-    #[error("nothing is known of a node {0}")]
+    #[error("there is no node {0} that this node knows")]
     Unknown(NodeId),
 }
 
@@ -48,7 +48,7 @@ impl Aging {
         self.next_sweep
     }
 
-    /// Asks for a sweep at that time at the latest.
+    /// Asks for a sweep at `due` at the latest.
     pub(super) fn sweep_by(&mut self, due: Option<Tick>) {
         self.next_sweep = [self.next_sweep, due].into_iter().flatten().min();
     }
@@ -62,8 +62,8 @@ impl Aging {
 }
 
 impl Mesh {
-    /// Forgets an unreachable node at once: its links, its services, its name. Other nodes do so on their
-    /// own, after [`super::Options::forget_time`].
+    /// Forgets an unreachable node at once: its links, its services, its name. Other nodes forget it after
+    /// [`super::Options::forget_time`].
     ///
     /// # Errors
     /// [`ForgetError`] if it is this node, or reachable, or unknown.
@@ -84,13 +84,13 @@ impl Mesh {
         Ok(())
     }
 
-    /// How long unreachable nodes stay listed from now on, those that are unreachable already included.
+    /// Sets how long unreachable nodes stay listed, including those that are unreachable already.
     pub fn set_forget_time(&mut self, time: Duration, now: Now) {
         self.options.forget_time = time;
         self.aging.sweep_by(Some(now.tick));
     }
 
-    /// Something was heard of a node: notes if it cannot be reached, at least not yet.
+    /// Something was heard of a node: notes it as absent if it cannot be reached, or not yet.
     pub(super) fn note_if_absent(&mut self, node: &NodeId, now: Tick) {
         if !self.lsdb.reaches(node) && !self.aging.absent.contains_key(node) {
             self.aging.absent.insert(node.clone(), now);
@@ -103,7 +103,7 @@ impl Mesh {
         self.aging.absent.get(node).is_none_or(|since| now.since(*since) < self.options.forget_time / 2)
     }
 
-    /// Forgets everything whose time has come.
+    /// Forgets nodes and services that are due.
     pub(super) fn sweep(&mut self, now: Tick) {
         self.aging.next_sweep = None;
         let (expired, next) = self.services.expire(now);
@@ -112,6 +112,8 @@ impl Mesh {
         }
         self.aging.sweep_by(next);
         let forget_time = self.options.forget_time;
+        let next = self.lsdb.expire_broken(forget_time, now);
+        self.aging.sweep_by(next);
         let is_due = |(node, since): &(&NodeId, &Tick)| {
             now.since(**since) >= forget_time && !self.sessions.by_peer().contains_key(*node)
         };

@@ -1,35 +1,35 @@
-//! What floods have missed: a digest of all that a node knows of the nodes it can reach travels with every probe.
+//! Repairs what floods have missed: every probe carries a digest of all that a node knows of the nodes it can reach.
 //!
-//! A flood is sent once, and a link may lose it. Where two neighbours' digests differ and neither changes any more, each
-//! sends the other what it knows in the parts that differ, and does so less often while that does not help. This makes
-//! regular rounds of updates unnecessary between meshd nodes.
+//! A flood is sent once, and a link may lose it. If two neighbours' digests differ and have both stopped changing, each
+//! sends the other what it knows in the parts that differ, less and less often while this does not help. So meshd nodes
+//! rarely need regular rounds of updates.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::{Class, Mesh, Now, SessionId, Tick};
+use super::{Mesh, Now, QueueClass, SessionId, Tick};
 use crate::wire::{NameHash, NodeId, ServiceName};
 
 /// Parts of a digest.
 const PARTS: usize = 16;
 /// Bytes of a digest.
 pub(super) const DIGEST_LEN: usize = PARTS * 4;
-/// Digests are compared that far apart, so that floods on their way do not count as lost.
+/// The shortest time between two comparisons, so that floods on their way do not count as lost.
 const APART: Duration = Duration::from_millis(300);
-/// Between the first two repairs of a session; twice that between the next ones, and so on.
+/// The pause between the first two repairs of a session; it doubles with each further repair.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(128);
 
-/// What a node knows, in parts by node.
+/// Checksums of what a node knows; the hash of the node that a fact is about decides its part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Digest([u32; PARTS]);
 
 impl Digest {
-    /// Adds a fact, or removes it if it is in.
+    /// Adds a fact, or removes it if the digest contains it.
     pub(super) fn toggle(&mut self, node: NameHash, facts: [u64; 2]) {
-        // Mixed as splitmix64 does, so that the order of additions does not matter and none cancels another.
+        // Mixed as in splitmix64, so that different facts do not cancel each other in the XOR below.
         let mix = |x: u64| {
             let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -39,7 +39,7 @@ impl Digest {
         self.0[part(node)] ^= (sum >> 16) as u32;
     }
 
-    /// The digest of what is in either of them.
+    /// The digest of both sets of facts together.
     fn with(self, other: Self) -> Self {
         Self(std::array::from_fn(|part| self.0[part] ^ other.0[part]))
     }
@@ -79,7 +79,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Takes both digests; returns the parts that are to be sent, if any.
+    /// Takes both digests and returns the parts whose facts are to be sent, if any.
     fn take(&mut self, ours: &Digest, theirs: &Digest, now: Tick) -> Vec<usize> {
         if ours == theirs {
             *self = Self::default();
@@ -108,7 +108,7 @@ impl Comparison {
 }
 
 impl Mesh {
-    /// The digest of what is known at the moment of this node and of those that it can reach.
+    /// The digest of what is known now of this node and of the nodes that it can reach.
     pub(super) fn digest(&self) -> Digest {
         let mut digest = self.lsdb.digest().with(self.services.digest());
         digest.toggle(self.hash, [self.epoch, self.own_update.sequence()]);
@@ -125,13 +125,13 @@ impl Mesh {
         }
         self.counters.repairs += 1;
         for message in self.known_in(&parts, &peer, now) {
-            self.outbox.send(session, message, Class::Control);
+            self.outbox.send(session, message, QueueClass::Control);
         }
     }
 
-    /// All that is known of the nodes in these parts. Of itself, `peer` is sent the services alone. After its clock was
-    /// set back nobody believes it until it has heard which dates it has given in the past. A meshd node then corrects
-    /// them, while a receptor node would believe them.
+    /// All that is known of the nodes in these parts. Of `peer` itself, only the services: if its clock was set back,
+    /// nobody believes it until it has heard which dates it gave in the past. A meshd node corrects them then; a
+    /// receptor node would believe them, but it sends no digest.
     fn known_in(&mut self, parts: &[usize], peer: &NodeId, now: Now) -> Vec<Bytes> {
         let mut messages = Vec::new();
         if parts.contains(&part(self.hash)) {

@@ -1,12 +1,12 @@
 //! Points in time as the core gets them: a monotonic tick for every timer, and wall-clock time for
-//! the few fields on the wire that carry dates. Nothing here reads a clock.
+//! dates on the wire. Nothing here reads a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// A point in monotonic time, as nanoseconds since an origin that the owner of the clock chose.
+/// A point in monotonic time: nanoseconds since an origin that the clock's owner chose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tick(u64);
 

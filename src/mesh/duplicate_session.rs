@@ -1,24 +1,24 @@
 //! Two sessions with one neighbour: which of them stays, and whether a silent one is still alive.
 //!
-//! An established session is asked by a ping of ours; only a message that a peer sends after it has established the
-//! session, too, counts as an answer. Whether a peer is let in at all is decided before, in `flood`.
+//! We ping the peer of the established session. Only a message that the peer sends on a session which it has
+//! established, too, counts as an answer. Whether a peer is let in at all is decided earlier, in `flood`.
 
 use bytes::Bytes;
 
-use super::{Class, CloseReason, Event, Mesh, Now, SessionId, Tick};
+use super::{CloseReason, Event, Mesh, Now, QueueClass, SessionId, Tick};
 use crate::wire::{DataHeader, MAX_HOPS, NodeId, REJECT, ServiceName};
 
-/// Where the answer to a ping or a probe comes back to. No user can have a service of this name: it begins with a
-/// control character.
+/// The service that receives the answers to pings and probes. No user can have a service of this name, because it
+/// begins with a control character.
 pub(super) const PROBE: ServiceName = ServiceName::from_wire(*b"\x01probe\0\0");
 
 impl Mesh {
-    /// The peer has a session already. A living one keeps its right; a dead one, whose end nobody has
-    /// noticed yet, must not lock the peer out: it is asked, and has a moment to answer.
+    /// The peer already has session `other`. If that session is alive, it stays. If it is dead and nobody has noticed
+    /// yet, it must not lock the peer out. So its peer is pinged, and has a moment to answer.
     ///
-    /// Where two nodes dial each other at once, each may have established another one of the two sessions,
-    /// which both look dead. The ends then wait for different times, so that one gives in and the other need
-    /// not; otherwise they would close both, dial again together, and never meet.
+    /// Where two nodes dial each other at once, each may have established a different one of the two sessions, and both
+    /// sessions look dead. The two nodes wait for different times, so that only one gives up its session. Otherwise
+    /// they would close both sessions, dial again at the same time, and never connect.
     pub(super) fn contest(&mut self, session: SessionId, other: SessionId, peer: &NodeId, now: Now) {
         let probe_time = self.options.probe_time;
         let patience = if self.id < *peer { probe_time * 2 } else { probe_time };
@@ -30,9 +30,8 @@ impl Mesh {
         self.ping(other, now.tick);
     }
 
-    /// Asks a session's peer whether it is alive. It is asked when it is contested, and again and again after
-    /// half the time that it may be silent: a link that loses messages may well lose two updates in a row,
-    /// and is not dead.
+    /// Asks a session's peer whether it is alive: when its session is contested, and repeatedly once it has been silent
+    /// for half the time allowed, because a lossy link may lose two updates in a row without being dead.
     pub(super) fn ping(&mut self, session: SessionId, now: Tick) {
         let (from_node, interval) = (self.hash, self.options.greeting_interval);
         let Some(established) = self.established_mut(session) else { return };
@@ -44,11 +43,11 @@ impl Mesh {
             from_service: PROBE,
             to_service: ServiceName::PING,
         };
-        self.outbox.send(session, ping.message(&[]), Class::Control);
+        self.outbox.send(session, ping.message(&[]), QueueClass::Control);
     }
 
-    /// A message came in on a session that its peer only sends if it has established it, too: the sessions that
-    /// contest it are rejected. The peer's own updates are not of that kind: they are greetings as well.
+    /// The peer has sent a message that it sends only on a session which it has established, too: rejects the sessions
+    /// that contest this one. The peer's own updates prove nothing, because they are greetings as well.
     pub(super) fn confirm_alive(&mut self, session: SessionId) {
         let Some(established) = self.established_mut(session) else { return };
         established.is_let_in = true;
@@ -59,7 +58,7 @@ impl Mesh {
         for contester in self.sessions.contesters(session) {
             self.sessions.remove(contester);
             let (peer, reason) = (Some(peer.clone()), CloseReason::AlreadyConnected(peer.clone()));
-            self.outbox.send(contester, Bytes::from_static(REJECT), Class::Control);
+            self.outbox.send(contester, Bytes::from_static(REJECT), QueueClass::Control);
             self.outbox.report(Event::CloseSession { session: contester, peer, reason });
         }
     }
@@ -73,12 +72,13 @@ impl Mesh {
         }
     }
 
-    /// A session with `peer` has ended: the newest of those that waited for this is established at once, for
-    /// its other end may be long past its greetings.
+    /// A session with `peer` has ended: establishes the newest session that waited for this end. It does so at once,
+    /// because the other end may no longer send greetings.
     pub(super) fn promote_contester(&mut self, ended: SessionId, peer: NodeId, now: Now) {
         if let Some(&heir) = self.sessions.contesters(ended).last() {
             self.establish(heir, peer, now);
-            // The other end may have established this session long ago, and sent its services when nobody listened.
+            // Usually the peer's next update starts this. But that may be far away, because the other end may have
+            // established this session long ago.
             self.send_all_services(heir);
         }
     }

@@ -1,12 +1,12 @@
 //! New and slow neighbours are sent everything that this node knows, piece by piece, as their links have room.
 //!
-//! A new neighbour begins at the start. One whose link had no room for a message goes through everything once more: it is
-//! not remembered what it missed, only that it missed something. The outside says how much room there is.
+//! A new neighbour begins at the start. If a neighbour's link had no room for a message, it is sent everything once
+//! more, because only the fact is remembered, not the message. The outside says how much room there is.
 
 use bytes::Bytes;
 
-use super::service_table::Key;
-use super::{Class, Event, Mesh, Now, SessionId};
+use super::service_table::AdKey;
+use super::{Event, Mesh, Now, QueueClass, SessionId};
 use crate::wire::NodeId;
 
 /// How far a neighbour has come in a table.
@@ -27,12 +27,12 @@ impl<K> Position<K> {
     }
 }
 
-/// How much of what this node knows a neighbour has been sent.
+/// How far a neighbour has been sent what this node knows.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     links: Position<NodeId>,
-    services: Position<Key>,
-    /// It has missed something meanwhile.
+    services: Position<AdKey>,
+    /// It has missed a message meanwhile.
     again: bool,
 }
 
@@ -43,20 +43,20 @@ impl Exchange {
 }
 
 impl Mesh {
-    /// Sends a new neighbour all known links at once, as ordinary updates, rather than letting it wait for the
-    /// next round of each node. What is known of itself is included: it may have come back with its clock
-    /// set back, and only it can correct its past.
+    /// Sends a new neighbour all known links at once, as ordinary updates, so that it need not wait for the next
+    /// round of each node. Updates in its own name are included: it may have returned with its clock set back,
+    /// and only it can correct its past.
     pub(super) fn send_all_links(&mut self, session: SessionId) {
         self.begin_exchange(session, |exchange| exchange.links = Position::Start);
     }
 
-    /// Sends a new neighbour all services once it has got to know us: before, it would ignore them. Never
-    /// its own ones: a receptor node would believe what it said before its restart, and flood it.
+    /// Sends a new neighbour all services once it lists us: before, it would ignore them. Its own services are
+    /// left out: a receptor node would believe and flood what it said before its restart.
     pub(super) fn send_all_services(&mut self, session: SessionId) {
         self.begin_exchange(session, |exchange| exchange.services = Position::Start);
     }
 
-    /// A protocol message that was polled for a session found no room on its link, and is lost.
+    /// A protocol message for a session found no room on its link and is lost.
     pub fn handle_no_room(&mut self, session: SessionId) {
         self.begin_exchange(session, |exchange| exchange.again = true);
     }
@@ -69,18 +69,18 @@ impl Mesh {
         }
     }
 
-    /// The sessions for which [`Mesh::handle_room`] has more.
+    /// The sessions for which [`Mesh::handle_room`] has more to send.
     pub fn behind(&self) -> impl Iterator<Item = SessionId> {
         self.sessions.behind().iter().copied()
     }
 
-    /// True if the session is one of those.
+    /// True if [`Mesh::handle_room`] has more to send on the session.
     pub fn is_behind(&self, session: SessionId) -> bool {
         self.sessions.behind().contains(&session)
     }
 
-    /// About that many bytes of protocol messages have room on a session's link: sends its neighbour the next piece, at
-    /// least one message.
+    /// A session's link has room for about `bytes` of protocol messages: sends its neighbour the next piece, at least
+    /// one message.
     pub fn handle_room(&mut self, session: SessionId, bytes: usize, now: Now) {
         let Some(established) = self.established_mut(session) else { return };
         let (peer, listed) = (established.peer.clone(), established.listed.is_some());
@@ -97,7 +97,7 @@ impl Mesh {
                 Vec::from([self.own_update.message()])
             };
             left = left.saturating_sub(piece.iter().map(Bytes::len).sum());
-            piece.into_iter().for_each(|message| self.outbox.send(session, message, Class::Control));
+            piece.into_iter().for_each(|message| self.outbox.send(session, message, QueueClass::Control));
         }
         if exchange.is_complete() {
             self.sessions.clear_behind(session);
@@ -117,7 +117,7 @@ impl Mesh {
 
     fn services_after(
         &mut self,
-        position: &mut Position<Key>,
+        position: &mut Position<AdKey>,
         bytes: usize,
         peer: &NodeId,
         now: Now,
@@ -133,7 +133,7 @@ impl Mesh {
     }
 }
 
-/// Messages of about that many bytes, at least one, and where the next piece begins.
+/// Messages of about `bytes` in total, at least one if there are any, and where the next piece begins.
 fn take_piece<'a, K: Clone + 'a>(
     messages: impl Iterator<Item = (&'a K, Bytes)>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! Firewall rules: what a packet's four names decide about it, before anything else looks at it.
+//! Firewall rules: they decide about a packet by its four names, before anything else does.
 //!
 //! The first rule that matches wins; no match accepts (docs/protocol.md#firewall). Patterns are compiled when
 //! they are configured, never per packet.
@@ -16,19 +16,19 @@ pub enum Action {
     Drop,
 }
 
-/// What one name of a packet is compared with.
+/// A pattern for one name of a packet.
 #[derive(Debug, Clone)]
 pub enum Pattern {
-    /// The very name.
+    /// Exactly this name.
     Exact(String),
-    /// An expression that must match the whole name; the source text has its anchors already.
+    /// An expression that must match the whole name; its text already contains the anchors.
     Regex(Regex),
 }
 
 impl Eq for Pattern {}
 
 impl Pattern {
-    /// True if the name is the one meant.
+    /// True if the name matches.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == name,
@@ -47,7 +47,7 @@ impl PartialEq for Pattern {
     }
 }
 
-/// One rule: it matches if every pattern that it has matches.
+/// A rule: it matches if all its patterns do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// What happens to a packet that matches.
@@ -64,7 +64,7 @@ pub struct Rule {
 
 /// The four names of a packet.
 #[derive(Debug, Clone, Copy)]
-pub struct Names<'a> {
+pub struct PacketNames<'a> {
     /// The sending node.
     pub from_node: &'a str,
     /// The node that it is for.
@@ -76,7 +76,7 @@ pub struct Names<'a> {
 }
 
 impl Rule {
-    fn matches(&self, names: Names<'_>) -> bool {
+    fn matches(&self, names: PacketNames<'_>) -> bool {
         let holds = |pattern: &Option<Pattern>, name| pattern.as_ref().is_none_or(|p| p.matches(name));
         holds(&self.from_node, names.from_node)
             && holds(&self.to_node, names.to_node)
@@ -86,7 +86,7 @@ impl Rule {
 }
 
 /// What `rules` decide about a packet with these names.
-pub fn decide(rules: &[Rule], names: Names<'_>) -> Action {
+pub fn decide(rules: &[Rule], names: PacketNames<'_>) -> Action {
     rules.iter().find(|rule| rule.matches(names)).map_or(Action::Accept, |rule| rule.action)
 }
 
@@ -94,8 +94,8 @@ pub fn decide(rules: &[Rule], names: Names<'_>) -> Action {
 mod tests {
     use super::*;
 
-    const PACKET: Names<'_> =
-        Names { from_node: "alpha", to_node: "beta", from_service: "abcd1234", to_service: "control" };
+    const PACKET: PacketNames<'_> =
+        PacketNames { from_node: "alpha", to_node: "beta", from_service: "abcd1234", to_service: "control" };
 
     fn exact(name: &str) -> Option<Pattern> {
         Some(Pattern::Exact(name.to_owned()))
@@ -117,7 +117,7 @@ mod tests {
     fn every_pattern_of_a_rule_must_match() {
         let awx = Rule { to_node: exact("beta"), to_service: exact("control"), ..rule(Action::Reject) };
         assert_eq!(decide(std::slice::from_ref(&awx), PACKET), Action::Reject);
-        assert_eq!(decide(&[awx], Names { to_service: "other", ..PACKET }), Action::Accept);
+        assert_eq!(decide(&[awx], PacketNames { to_service: "other", ..PACKET }), Action::Accept);
     }
 
     #[test]
@@ -125,6 +125,6 @@ mod tests {
         let regex = |text: &str| Some(Pattern::Regex(Regex::new(text).unwrap()));
         let rule = Rule { from_node: regex("^al.*$"), ..rule(Action::Drop) };
         assert_eq!(decide(std::slice::from_ref(&rule), PACKET), Action::Drop);
-        assert_eq!(decide(&[rule], Names { from_node: "real", ..PACKET }), Action::Accept);
+        assert_eq!(decide(&[rule], PacketNames { from_node: "real", ..PACKET }), Action::Accept);
     }
 }

@@ -1,25 +1,25 @@
 //! Flooding: introductions and routing updates are checked, applied and passed on.
 //!
-//! The rules are those of docs/protocol.md#link-state; the comments name what goes beyond them and why.
+//! The rules are those of docs/protocol.md#link-state. Comments here explain only what goes beyond them.
 
 use bytes::Bytes;
 
 use super::lsdb::News;
 use super::probe::PeerKind;
 use super::session::{Established, FLOOD, PeerUpdate};
-use super::{Class, CloseReason, Event, Mesh, Now, SessionId, Tick};
+use super::{CloseReason, Event, Mesh, Now, QueueClass, SessionId, Tick};
 use crate::wire::routing::UpdateHead;
 use crate::wire::{NodeId, RoutingUpdate, WireError};
 
 /// An update as it came in.
 #[derive(Debug)]
-pub(super) struct Received {
+pub(super) struct ReceivedUpdate {
     pub(super) update: RoutingUpdate,
     /// Length of its message.
     size: usize,
 }
 
-impl Received {
+impl ReceivedUpdate {
     pub(super) fn parse(message: &[u8]) -> Result<Self, WireError> {
         Ok(Self { update: RoutingUpdate::parse(message)?, size: message.len() })
     }
@@ -33,7 +33,7 @@ impl Mesh {
         message: &[u8],
         now: Now,
     ) -> Result<(), WireError> {
-        let received = Received::parse(message)?;
+        let received = ReceivedUpdate::parse(message)?;
         let update = &received.update;
         let peer = update.forwarding_node.clone();
         let Some(state) = self.sessions.get(session) else { return Ok(()) };
@@ -48,7 +48,7 @@ impl Mesh {
             self.close(session, CloseReason::NotAllowed(peer), now);
         } else if let Some(&other) = self.sessions.by_peer().get(&peer) {
             self.contest(session, other, &peer, now);
-            // The other end may have established this session, and floods over it.
+            // The other end may have established this session, and flood over it.
             if update.node_id.as_ref() != Some(&peer) {
                 self.apply_update(session, received, now);
             }
@@ -59,10 +59,10 @@ impl Mesh {
         } else {
             let lists_us = update.connections.contains_key(&self.id);
             self.establish(session, peer, now);
-            // The peer was faster: this is more than a greeting.
+            // The peer has established the session already, so this is more than a greeting.
             if lists_us {
                 self.check_update(session, received, now);
-                // Or it lists another node of our name, and refuses us as soon as it has heard us.
+                // But it may mean another node of our name, and refuse us once it has heard us.
                 self.established_mut(session).into_iter().for_each(|known| known.is_let_in = false);
             }
         }
@@ -84,12 +84,12 @@ impl Mesh {
             self.remind(session, &head, now.tick);
             return Ok(());
         }
-        self.check_update(session, Received::parse(message)?, now);
+        self.check_update(session, ReceivedUpdate::parse(message)?, now);
         Ok(())
     }
 
-    /// True if the peer passes on an update that is known already, as most copies of a flood are: it need not
-    /// be read to its end.
+    /// True if the peer passes on an update that is known already, as most copies in a flood are. Such an update
+    /// need not be parsed to its end.
     fn is_old_news(&self, session: SessionId, head: &UpdateHead, now: Tick) -> bool {
         let Some(peer) = self.peer(session) else { return false };
         let of_others = ![peer.as_str(), self.id.as_str(), ""].contains(&&*head.node_id);
@@ -99,35 +99,46 @@ impl Mesh {
             && self.lsdb.is_old(head, now)
     }
 
-    /// A receptor node that passes on what is older than our word has not taken that: it takes no `UpdateID` twice. So it
-    /// would stand between a lie and the node that outdoes it. It is told once more, under another ID.
+    /// A receptor node takes no `UpdateID` twice. If it passes on an older update than we did, it may have ignored ours
+    /// because of a lie under the same ID, and would keep ours from the nodes after it. So it is sent ours again, under
+    /// another ID.
     fn remind(&mut self, session: SessionId, head: &UpdateHead<'_>, now: Tick) {
-        let hold = self.options.reminder_hold;
-        let is_due = |peer: &&mut Established| {
-            peer.liveness.kind() == PeerKind::Other && now.since(peer.reminded) >= hold
-        };
         let Some(newer) = self.lsdb.newer(&head.node_id, (head.epoch, head.sequence)) else { return };
-        let Some(peer) = self.established_mut(session).filter(is_due) else { return };
-        peer.reminded = now;
-        if let Ok(update) = RoutingUpdate::parse(&newer) {
+        let may_be = |peer: &Established| peer.liveness.kind() == PeerKind::Other;
+        if self.takes_reminder(session, now, may_be)
+            && let Ok(update) = RoutingUpdate::parse(&newer)
+        {
             let update_id = self.new_update_id();
             let again = self.forwarded(RoutingUpdate { update_id, ..update });
-            again.into_iter().for_each(|message| self.outbox.send(session, message, Class::Control));
+            again.into_iter().for_each(|message| self.outbox.send(session, message, QueueClass::Control));
         }
     }
 
-    /// Who speaks for itself and is not believed hears what is, so that it can outdo that; at the pace of reminders.
+    /// Sends a neighbour that is not believed the update that is believed in its name, so that it can outdo it. Limited
+    /// as reminders are.
     fn contradict(&mut self, session: SessionId, update: &RoutingUpdate, now: Tick) {
-        let hold = self.options.reminder_hold;
         let version = (update.epoch, update.sequence);
-        let Some(newer) = self.lsdb.newer(update.forwarding_node.as_str(), version) else { return };
-        if let Some(peer) = self.established_mut(session).filter(|peer| now.since(peer.reminded) >= hold) {
-            peer.reminded = now;
-            self.outbox.send(session, newer, Class::Control);
+        if let Some(newer) = self.lsdb.newer(update.forwarding_node.as_str(), version)
+            && self.takes_reminder(session, now, |_| true)
+        {
+            self.outbox.send(session, newer, QueueClass::Control);
         }
     }
 
-    fn check_update(&mut self, session: SessionId, received: Received, now: Now) {
+    /// True if the neighbour is of that kind and was not reminded recently; then notes that it is reminded now.
+    fn takes_reminder(
+        &mut self,
+        session: SessionId,
+        now: Tick,
+        is_of_kind: impl Fn(&Established) -> bool,
+    ) -> bool {
+        let hold = self.options.reminder_hold;
+        let due =
+            self.established_mut(session).filter(|peer| is_of_kind(peer) && now.since(peer.reminded) >= hold);
+        due.map(|peer| peer.reminded = now).is_some()
+    }
+
+    fn check_update(&mut self, session: SessionId, received: ReceivedUpdate, now: Now) {
         let update = &received.update;
         let Some(established) = self.sessions.get_mut(session).and_then(|state| state.established_mut())
         else {
@@ -144,17 +155,17 @@ impl Mesh {
                 }
                 self.apply_update(session, received, now);
             }
-            // Our introduction was lost, and the next round is far away.
+            // Our introduction was lost, so it is repeated: the next round is far away.
             Ok(PeerUpdate::NotIntroduced) => {
                 let own = self.announced_update(0);
-                self.outbox.send(session, own, Class::Control);
+                self.outbox.send(session, own, QueueClass::Control);
             }
             Ok(PeerUpdate::Overtaken) => {}
             Err(reason) => self.close(session, reason, now),
         }
     }
 
-    pub(super) fn apply_update(&mut self, session: SessionId, received: Received, now: Now) {
+    pub(super) fn apply_update(&mut self, session: SessionId, received: ReceivedUpdate, now: Now) {
         self.count_update(session, now.tick);
         // A sender without a name is still starting.
         let Some(node) = received.update.node_id.clone() else { return };
@@ -165,18 +176,18 @@ impl Mesh {
             return self.withhold(own_way, session, received.update, now.tick);
         }
         let update = received.update;
-        // Ours may be the longer name, so an update at the limit may no longer fit.
+        // No message if the update does not fit under our name, which may be longer.
         let message = if update.suspected_duplicate != 0 {
             self.apply_correction(session, &node, update, now.tick)
         } else {
-            self.apply_news(session, &node, update, received.size, now.tick)
+            self.apply_news(session, &node, update, received.size, now)
         };
         if let Some(message) = message {
             self.flood(&message, &[session]);
         }
     }
 
-    /// A node has found another one with its name; the message to pass on, if it is new.
+    /// A node has found another node with its name. Returns the message to pass on, if it is new.
     fn apply_correction(
         &mut self,
         session: SessionId,
@@ -188,22 +199,24 @@ impl Mesh {
             return None;
         }
         if let Some(later) = self.lsdb.correct(node, &update, now) {
-            self.outbox.send(session, later, Class::Control);
+            self.outbox.send(session, later, QueueClass::Control);
         }
         self.forwarded(update)
     }
 
-    /// An ordinary update; the message to pass on, if there is one. Its epoch and sequence say whether it is new,
-    /// except where nobody believes them.
+    /// An ordinary update. Returns the message to pass on, if there is one. Epoch and sequence tell whether the update
+    /// is new, or its ID if its epoch is distrusted.
     fn apply_news(
         &mut self,
         session: SessionId,
         node: &NodeId,
         update: RoutingUpdate,
         size: usize,
-        now: Tick,
+        now: Now,
     ) -> Option<Bytes> {
-        match self.lsdb.apply(node, &update, size, now) {
+        let news = self.lsdb.apply(node, &update, size, now);
+        let now = now.tick;
+        match news {
             News::Nothing => {
                 if update.forwarding_node == *node {
                     self.contradict(session, &update, now);
@@ -251,15 +264,15 @@ impl Mesh {
         self.report_flood(session, now);
     }
 
-    /// Reports which neighbour found no room in a table. Its other reports still count: what is known already stays,
-    /// and changes.
+    /// Reports which neighbour found no room in a table. Its other reports still count: entries in the table stay, and
+    /// can change.
     pub(super) fn report_full_table(&mut self, session: SessionId, node: NodeId) {
         self.sessions.count(session, |stats| stats.refused += 1);
         self.outbox.report(Event::TableFull { session, node });
     }
 
-    /// A flood is not held back here, since a mesh that starts looks alike: tables are bounded, and links are
-    /// read as fast as their messages are worked off. But it is reported where it comes from.
+    /// Reports which neighbour floods this node. The flood is not held back, because a starting mesh looks the
+    /// same; tables are bounded, and links are read only as fast as their messages are handled.
     pub(super) fn report_flood(&mut self, session: SessionId, now: Tick) {
         if self.sessions.get_mut(session).is_some_and(|state| state.count_flooded(now)) {
             self.outbox.report(Event::FloodDetected { session, messages: FLOOD });
@@ -271,7 +284,7 @@ impl Mesh {
         self.counters.floods += 1;
         for &session in self.sessions.by_peer().values().filter(|session| !except.contains(session)) {
             self.counters.flood_copies += 1;
-            self.outbox.send(session, message.clone(), Class::Control);
+            self.outbox.send(session, message.clone(), QueueClass::Control);
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What becomes of a data message, sent here or received: firewall first, then local delivery or the next
-//! hop, else a notice to its sender (docs/protocol.md#forwarding).
+//! What becomes of a data message, sent here or received: the firewall decides first, then the message is delivered
+//! here or sent to the next hop. If this fails, its sender gets a notice, except if there is no route
+//! (docs/protocol.md#forwarding).
 //!
-//! The forwarding table is an immutable snapshot. It looks at two fields of the header and nothing else, so a link's
-//! reader can forward a frame without the core; what needs names or an answer it leaves to the core.
+//! The forwarding table is an immutable snapshot. It decides by two fields of the header alone, so a link's reader can
+//! forward a frame without the core. A message that needs names or an answer is left to the core.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -11,31 +12,31 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use super::duplicate_session::PROBE;
-use super::firewall::{self, Action, Names, Rule};
+use super::firewall::{self, Action, PacketNames, Rule};
 use super::lsdb::IdentityHasher;
 use super::spf::ComputedRoutes;
 use super::status::Hops;
-use super::throttle::BackOff;
-use super::{Class, Event, Mesh, Now, Options, SessionId, Tick};
+use super::throttle::SlowingThrottle;
+use super::{Event, Mesh, Now, Options, QueueClass, SessionId, Tick};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{
     DATA_HEADER_LEN, DataHeader, MAX_HOPS, MAX_PAYLOAD, NameHash, NodeId, Problem, ServiceName, Unreachable,
     WireError,
 };
 
-/// Routes of a mesh of up to that many nodes are computed in place: that takes a millisecond or two.
+/// The routes of a mesh of up to this many nodes are computed in place, in a millisecond or two.
 const SMALL_MESH: usize = 2_000;
 
 /// A datagram for a service of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Datagram {
-    /// Whose, from where, and to what.
+    /// Its addresses.
     pub header: DataHeader,
-    /// What it carries.
+    /// Its content.
     pub payload: Bytes,
 }
 
-/// Why a datagram of this node was not even sent.
+/// Why a datagram of this node was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// No path to the node is known.
@@ -51,16 +52,16 @@ pub enum SendError {
 
 /// What becomes of a data message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub enum ForwardingDecision {
     /// It is for this node.
     Local,
     /// It goes to this session, with one hop fewer.
     Forward(SessionId),
-    /// The core must see it: a firewall stands before it, its hops ran out, or there is no route.
+    /// The core must decide: there is a firewall, the hops ran out, or there is no route.
     Core,
 }
 
-/// Next hops, by the hash that stands in a header.
+/// Next hops, by the destination's hash in a header.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Routes {
     own: Option<NameHash>,
@@ -69,24 +70,24 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// A table for the node with hash `own`. With `firewall`, every message is the core's.
+    /// A table for the node with hash `own`. With `firewall`, the core decides about every message.
     fn new(own: NameHash, firewall: bool, hops: &Hops, sessions: &BTreeMap<NodeId, SessionId>) -> Self {
         let next = |(to, hop): (&NodeId, &NodeId)| Some((to.hash(), *sessions.get(hop)?));
         Self { own: Some(own), firewall, next: hops.iter().filter_map(next).collect() }
     }
 
     /// What becomes of a message with this header.
-    pub fn decide(&self, header: &DataHeader) -> Decision {
+    pub fn decide(&self, header: &DataHeader) -> ForwardingDecision {
         if self.firewall {
-            return Decision::Core;
+            return ForwardingDecision::Core;
         }
         if self.own == Some(header.to_node) {
-            return Decision::Local;
+            return ForwardingDecision::Local;
         }
         if header.hops == 0 {
-            return Decision::Core;
+            return ForwardingDecision::Core;
         }
-        self.next_hop(header.to_node).map_or(Decision::Core, Decision::Forward)
+        self.next_hop(header.to_node).map_or(ForwardingDecision::Core, ForwardingDecision::Forward)
     }
 
     /// The session towards a node.
@@ -101,10 +102,10 @@ pub(super) struct Forwarding {
     routes: Arc<Routes>,
     firewall: Vec<Rule>,
     ports: BTreeSet<ServiceName>,
-    /// The destination of the datagram that is being sent: its name may be known to nobody but the sender.
+    /// The destination of the datagram that is being sent: perhaps only its sender knows the name.
     called: Option<(NameHash, NodeId)>,
-    throttle: BackOff,
-    /// A computation runs outside.
+    throttle: SlowingThrottle,
+    /// The outside runs a computation.
     computing: bool,
 }
 
@@ -115,7 +116,7 @@ impl Forwarding {
             firewall: Vec::new(),
             ports: BTreeSet::new(),
             called: None,
-            throttle: BackOff::new(options.route_hold, options.route_hold_long),
+            throttle: SlowingThrottle::new(options.route_hold, options.route_hold_long),
             computing: false,
         }
     }
@@ -130,7 +131,7 @@ impl Forwarding {
         self.throttle.due().filter(|_| !self.computing)
     }
 
-    /// True if that is now.
+    /// True if the routes are to be computed now.
     pub(super) fn take_due(&mut self, now: Tick) -> bool {
         !self.computing && self.throttle.take(now)
     }
@@ -166,7 +167,7 @@ impl Mesh {
         self.replace_routes(false);
     }
 
-    /// Computes the routes here, or has them computed where that takes long.
+    /// Computes the routes here, or has the outside compute them if this takes long.
     pub(super) fn compute_routes(&mut self, now: Tick) {
         let computation = self.lsdb.route_computation();
         if computation.nodes() > SMALL_MESH {
@@ -188,6 +189,9 @@ impl Mesh {
         self.forwarding.throttle.set_long(hold);
         self.replace_routes(computed.changed);
         self.aging.remove(&computed.gained);
+        if !self.lsdb.broken().is_empty() {
+            self.aging.sweep_by(Some(now + self.options.forget_time));
+        }
         for node in &computed.lost {
             if self.lsdb.knows(node) || self.services.knows(node) {
                 self.note_if_absent(node, now);
@@ -195,7 +199,7 @@ impl Mesh {
         }
     }
 
-    /// Makes another forwarding table, if the routes have changed or the table would be another one.
+    /// Replaces the forwarding table if the routes have changed or a new table would differ.
     fn replace_routes(&mut self, changed: bool) {
         let firewall = !self.forwarding.firewall.is_empty();
         let routes = Routes::new(self.hash, firewall, self.lsdb.hops(), self.sessions.by_peer());
@@ -206,11 +210,11 @@ impl Mesh {
         }
     }
 
-    /// Sends a datagram from a service of this node. With `hops` 0 it goes nowhere, and the notice that it
-    /// expired comes from this node: so a traceroute begins.
+    /// Sends a datagram from a service of this node. With `hops` 0 it goes nowhere, and this node itself gives
+    /// the notice that it expired: a traceroute begins with this.
     ///
     /// # Errors
-    /// [`SendError`]; what goes wrong later comes as [`Event::Unreachable`].
+    /// [`SendError`]. Later failures are reported as [`Event::Unreachable`].
     pub fn send(
         &mut self,
         from_service: ServiceName,
@@ -221,7 +225,7 @@ impl Mesh {
         now: Now,
     ) -> Result<(), SendError> {
         let to = to_node.hash();
-        // For the firewall and for notices; a name that nobody but a user knows is not kept.
+        // The firewall and notices need the name. It is not kept, because the user may have invented it.
         self.forwarding.called = Some((to, to_node.clone()));
         let header = DataHeader { hops, from_node: self.hash, to_node: to, from_service, to_service };
         let sent = self.originate(header, payload, now);
@@ -229,10 +233,7 @@ impl Mesh {
         sent
     }
 
-    /// The same by hashes: `header` names this node as the sender.
-    ///
-    /// # Errors
-    /// As [`Mesh::send`].
+    /// As [`Mesh::send`], by hashes: `header` must name this node as the sender.
     pub fn originate(&mut self, header: DataHeader, payload: &[u8], now: Now) -> Result<(), SendError> {
         if payload.len() > MAX_PAYLOAD {
             return Err(SendError::TooLarge(payload.len()));
@@ -256,7 +257,7 @@ impl Mesh {
         if self.handle_link_datagram(session, &header, &message, now) {
             return Ok(());
         }
-        // Where there is no route, the sender is not told: receptor nodes stay silent as well.
+        // The sender is not told that there is no route, because receptor nodes do not tell it either.
         let _counted = self.route(header, message, now);
         Ok(())
     }
@@ -287,14 +288,14 @@ impl Mesh {
             self.counters.no_route += 1;
             return Err(SendError::NoRoute);
         };
-        // In place if nobody else holds the buffer, which is so for all that came from a link.
+        // Changed in place if nobody else holds the buffer, as with every message from a link.
         let mut message = message.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         message[HOPS_OFFSET] = header.hops - 1;
-        self.outbox.send(session, message.freeze(), Class::Data);
+        self.outbox.send(session, message.freeze(), QueueClass::Data);
         Ok(())
     }
 
-    /// Rules speak of names; a message of which one is unknown cannot be judged and does not pass.
+    /// Rules compare names, so a message with an unknown name cannot be judged and is dropped.
     fn judge(&mut self, header: &DataHeader) -> Action {
         if self.forwarding.firewall.is_empty() {
             return Action::Accept;
@@ -305,7 +306,7 @@ impl Mesh {
             return Action::Drop;
         };
         let (from_service, to_service) = (header.from_service.to_text(), header.to_service.to_text());
-        let names = Names {
+        let names = PacketNames {
             from_node: from_node.as_str(),
             to_node: to_node.as_str(),
             from_service: &from_service,
@@ -318,7 +319,7 @@ impl Mesh {
         match header.to_service {
             ServiceName::PING => self.answer_ping(&header, now),
             ServiceName::UNREACH => self.handle_notice(&header, &payload),
-            // That it came is all that a probe's answer has to say.
+            // `handle_link_datagram` has taken the answers from neighbours; others mean nothing.
             PROBE => {}
             service if self.forwarding.ports.contains(&service) => {
                 self.outbox.report(Event::Deliver(Datagram { header, payload }));
@@ -328,7 +329,7 @@ impl Mesh {
     }
 
     fn answer_ping(&mut self, ping: &DataHeader, now: Now) {
-        // An answer to `ping` would be a ping again, and two nodes would never stop.
+        // The answer would be a ping itself, and two nodes would never stop.
         if ping.from_service == ServiceName::PING {
             return;
         }
@@ -354,7 +355,7 @@ impl Mesh {
         self.outbox.report(Event::Unreachable { notice, reported_by });
     }
 
-    /// Sends the sender of a datagram a notice why it goes no further; never about such a notice itself.
+    /// Sends a datagram's sender a notice why the datagram goes no further; never about another notice.
     fn give_up(&mut self, header: &DataHeader, problem: Problem, now: Now) {
         if header.from_service == ServiceName::UNREACH {
             return;

@@ -1,4 +1,4 @@
-//! Who may come in over a link and what it costs, and why a session ends.
+//! Who may connect over a link, what the link costs, and why a session ends. Knows no sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,9 +15,9 @@ pub struct LinkPolicy {
     pub node_cost: BTreeMap<NodeId, Cost>,
     /// The only neighbours that may connect; `None` allows all.
     pub allowed_peers: Option<BTreeSet<NodeId>>,
-    /// The names in the neighbour's certificate, of which it must use one; `None` where names are not checked.
+    /// The names in the neighbour's certificate: it must use one of them. `None` if names are not checked.
     pub certified: Option<Vec<String>>,
-    /// The host that it was accepted from; `None` where this node has dialled.
+    /// The host that the link was accepted from; `None` if this node dialled.
     pub host: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl LinkPolicy {
         self.certified.as_ref().is_none_or(|names| names.iter().any(|name| name == peer.as_str()))
     }
 
-    /// The neighbour's host, if neither the configuration nor a certificate says who may come from there.
+    /// The neighbour's host, if neither the configuration nor a certificate vouches for the neighbour.
     pub fn unknown_host(&self) -> Option<&String> {
         self.host.as_ref().filter(|_| self.allowed_peers.is_none() && self.certified.is_none())
     }
@@ -98,7 +98,7 @@ pub enum CloseReason {
         /// The size that our update would have, in bytes.
         bytes: usize,
     },
-    /// Nothing vouches for it, and others like it have left no room for its name in our update.
+    /// Nothing vouches for the peer, and the room in our update for the names of such peers is used up.
     Crowded {
         /// The host that it comes from.
         host: String,
@@ -137,18 +137,18 @@ impl CloseReason {
 impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OwnId => f.write_str("it uses our own node ID: give each node an ID of its own"),
+            Self::OwnId => f.write_str("it uses this node's own ID: give each node an ID of its own"),
             Self::NotAllowed(peer) => write!(f, "{peer} is not in the link's allowedpeers"),
             Self::NotCertified { claimed, certified } => write!(
                 f,
-                "it calls itself {claimed}, and its certificate names {} (skipreceptornamescheck turns this check off)",
+                "it calls itself {claimed}, but its certificate names {} (skipreceptornamescheck turns this check off)",
                 certified.join(", ")
             ),
-            Self::AlreadyConnected(peer) => write!(f, "there already is a living session with {peer}"),
+            Self::AlreadyConnected(peer) => write!(f, "there is already a live session with {peer}"),
             Self::PeerChanged { from, to } => write!(f, "its node ID changed from {from} to {to}"),
             Self::CostDisagreement { ours, theirs } => write!(
                 f,
-                "we give the link the cost {}, it says {}: set the same cost at both ends",
+                "this node gives the link the cost {}, and the peer {}: set the same cost at both ends",
                 ours.get(),
                 theirs.get()
             ),
@@ -158,13 +158,13 @@ impl fmt::Display for CloseReason {
             Self::Silent(time) => write!(f, "it did not answer for {:.1} s", time.as_secs_f32()),
             Self::TooManyLinks { bytes } => write!(
                 f,
-                "this node has too many neighbours: with one more, telling them would take {bytes} bytes, and a \
-                 message holds {MAX_MESSAGE}; let some of them link to another node"
+                "this node has too many neighbours: with one more, the list of them would take {bytes} bytes, but a \
+                 message holds {MAX_MESSAGE}; link some of them to another node"
             ),
             Self::Crowded { host } => write!(
                 f,
-                "neighbours that anybody may be have taken the room for their names, those from {host} a large share: \
-                 what is left is for nodes in allowedpeers, with certificates, or that this node dials"
+                "neighbours without proof of identity have used up their room for names, those from {host} a large \
+                 share: the rest is for nodes in allowedpeers, nodes with certificates, and nodes that this node dials"
             ),
             Self::NoIntroduction => f.write_str("it never introduced itself"),
             Self::Superseded => {

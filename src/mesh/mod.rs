@@ -1,23 +1,25 @@
 //! The mesh protocol, pure: what a node decides about sessions, routes, floods and datagrams.
 //!
 //! [`Mesh`] takes inputs (`handle_*`) and gives outputs (`poll_*`); time is an argument and randomness comes from a
-//! generator given at the start, so the same inputs give the same outputs. This room knows no sockets, tasks, files or
-//! configuration. It is put together from parts that each own their state:
+//! generator given at the start, so the same inputs give the same outputs. This module knows no sockets, tasks, files
+//! or configuration. Its parts each own their state:
 //!
 //! - `session`: the neighbours, from handshake to end; `link_policy`: who may connect, and why a session ends;
 //!   `duplicate_session`: two sessions with one neighbour; `probe`: whether a neighbour is alive;
-//! - `flood`: what becomes of a message that is flooded; `own_update`: when this node announces its links;
-//!   `exchange`: a new or slow neighbour is sent everything, piece by piece; `anti_entropy`: what floods have missed;
-//! - `lsdb`: who is linked to whom; `spf`: the shortest paths over that; `forwarding`: the table made of them, and what
-//!   becomes of a datagram; `firewall`: the rules that it meets first;
-//! - `services`, `service_table`: the services of this node and of others; `newcomers`: when they are told of those;
-//! - `aging`: nodes that have been away for long; `duplicate_node`: what others say in our name; `first_hand`: what they
-//!   say in a neighbour's name; `update_ids`: updates that are passed on without being believed;
+//! - `flood`: how flooded messages are checked and passed on; `own_update`: when this node announces its links;
+//!   `exchange`: sends a new or slow neighbour everything, piece by piece; `anti_entropy`: repairs what floods missed;
+//! - `lsdb`: who is linked to whom; `spf`: the shortest paths over these links; `forwarding`: the table made of the
+//!   paths, and what becomes of a datagram; `firewall`: the rules that a datagram meets first;
+//! - `services`, `service_table`: services of this node and of others; `newcomers`: when new nodes are told of ours;
+//! - `broken_links`: links that have counted and do not any more; `outage`: what is out of reach by them;
+//! - `aging`: nodes that have been away for long; `duplicate_node`: updates that others send in our name;
+//!   `first_hand`: updates in a neighbour's name; `update_ids`: updates that are passed on without being believed;
 //! - `quota`: how much of a table each neighbour may fill; `throttle`: "soon, but not too often";
-//! - `options`, `clock`, `outbox`, `status`: timers and bounds, time, outputs, and what is known as plain data.
+//! - `options`, `clock`, `outbox`, `status`: timers and bounds, time, outputs, and all that is known as plain data.
 
 mod aging;
 mod anti_entropy;
+mod broken_links;
 mod clock;
 mod duplicate_node;
 mod duplicate_session;
@@ -30,6 +32,7 @@ mod link_policy;
 mod lsdb;
 mod newcomers;
 mod options;
+mod outage;
 mod outbox;
 mod own_update;
 mod probe;
@@ -49,15 +52,17 @@ use bytes::Bytes;
 use rand::rngs::SmallRng;
 
 pub use self::aging::ForgetError;
+pub use self::broken_links::{Break, Breaks};
 pub use self::clock::{Now, Tick};
-pub use self::forwarding::{Datagram, Decision, Routes, SendError};
+pub use self::forwarding::{Datagram, ForwardingDecision, Routes, SendError};
 pub use self::link_policy::{CloseReason, LinkPolicy};
 pub use self::options::Options;
-pub use self::outbox::{Class, Event, Transmit};
+pub use self::outage::NodeOutage;
+pub use self::outbox::{Event, QueueClass, Transmit};
 pub use self::services::LocalService;
 pub use self::session::SessionId;
 pub use self::spf::{ComputedRoutes, RouteComputation};
-pub use self::status::{Hops, LinkCosts, Links, Neighbour, Status};
+pub use self::status::{Hops, LinkCosts, Links, MeshStatus, Neighbour};
 
 use self::aging::Aging;
 use self::duplicate_node::DuplicateNodes;
@@ -66,7 +71,7 @@ use self::lsdb::Lsdb;
 use self::outbox::Outbox;
 use self::own_update::OwnUpdate;
 use self::services::Services;
-use self::session::{Established, Phase, Session, Sessions};
+use self::session::{Established, Phase, SessionState, Sessions};
 use self::update_ids::UpdateIds;
 use crate::counters::Counters;
 use crate::wire::{MessageType, NameHash, NodeId, REJECT, WireError};
@@ -74,13 +79,13 @@ use crate::wire::{MessageType, NameHash, NodeId, REJECT, WireError};
 /// Why the core wants to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wakeup {
-    /// A session has to greet again, or has been silent for too long.
+    /// A session has to greet, ping or probe, or its peer has been silent for too long.
     Session(SessionId),
-    /// Links changed and the routes must follow.
+    /// Links have changed: the routes are to be computed.
     Routes,
-    /// The own links have to be announced.
+    /// This node has to announce its links.
     OwnUpdate,
-    /// The own services have to be announced.
+    /// This node has to announce its services.
     Advertise,
     /// Something is to be forgotten.
     Sweep,
@@ -104,7 +109,7 @@ pub struct Mesh {
     update_ids: UpdateIds,
     counters: Counters,
     outbox: Outbox,
-    /// Since when the outside waits for a wake-up.
+    /// When the outside began to wait for a wake-up.
     waiting_since: Tick,
 }
 
@@ -137,7 +142,7 @@ impl Mesh {
         &self.id
     }
 
-    /// What was counted so far.
+    /// What has been counted so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -163,7 +168,7 @@ impl Mesh {
         self.close(session, CloseReason::LinkClosed, now);
     }
 
-    /// How long a session may be silent from now on.
+    /// Sets how long a session may be silent.
     pub fn set_max_idle(&mut self, limit: Duration) {
         self.options.max_idle = limit;
     }
@@ -182,8 +187,8 @@ impl Mesh {
         if let Err(error) = self.dispatch(session, message, now) {
             self.counters.malformed += 1;
             self.sessions.count(session, |stats| stats.malformed += 1);
-            // No node begins so. A web page may have a browser send bytes that look like messages behind those of HTTP or
-            // of TLS, whose first ones look like a long routing update.
+            // No node's first message is malformed. But a web page can make a browser send an HTTP or TLS request,
+            // which looks like a long routing update, with bytes after it that look like messages.
             let is_none = self.sessions.peer(session).is_none();
             self.outbox.report(Event::Malformed { session, error: Arc::new(error) });
             if is_none {
@@ -200,25 +205,25 @@ impl Mesh {
             MessageType::RoutingUpdate => self.handle_introduction(session, &message, now)?,
             MessageType::Data if established => self.handle_datagram(session, message, now)?,
             MessageType::Advertisement if established => self.handle_advertisement(session, message, now)?,
-            // The other end may be ahead of us on a contested session, and sends this only once a minute.
+            // The other end may have established a contested session before us, and advertises only once a minute.
             MessageType::Advertisement if self.sessions.contested_peer(session).is_some() => {
                 self.handle_advertisement(session, message, now)?;
             }
-            // Before the introduction nothing else is accepted.
+            // Nothing else is accepted before the introduction.
             MessageType::Data => self.counters.unintroduced += 1,
             MessageType::Advertisement => {}
         }
         Ok(())
     }
 
-    /// Time has passed: does all that is due.
+    /// Does all that is due by `now`.
     pub fn handle_timeout(&mut self, now: Now) {
         if let Some((due, _)) = self.poll_timeout() {
-            // A change of plans may make something due long ago: it is late since the outside could wait for it.
+            // A change can make something due in the past: count it as late only from when the outside began to wait.
             self.forgive_lateness(due.max(self.waiting_since), now.tick);
         }
         for session in self.sessions.ids() {
-            // One by one: the end of one session may establish another one.
+            // Looked up one by one, because the end of one session may establish another one.
             let due = self.sessions.get(session).map(|state| self.session_due(state));
             if due.is_some_and(|due| due <= now.tick) {
                 self.handle_session_timeout(session, now);
@@ -239,9 +244,10 @@ impl Mesh {
         }
     }
 
-    /// When, and why, [`Mesh::handle_timeout`] wants to be called next. Late is harmless, never is not.
+    /// When and why to call [`Mesh::handle_timeout`] next. A late call does no harm, but it must come.
     pub fn poll_timeout(&self) -> Option<(Tick, Wakeup)> {
-        let session = |(id, state): (SessionId, &Session)| (self.session_due(state), Wakeup::Session(id));
+        let session =
+            |(id, state): (SessionId, &SessionState)| (self.session_due(state), Wakeup::Session(id));
         let others = [
             (self.forwarding.due(), Wakeup::Routes),
             (Some(self.own_update.due()), Wakeup::OwnUpdate),
@@ -253,7 +259,7 @@ impl Mesh {
         self.sessions.iter().map(session).chain(others).min()
     }
 
-    /// The outside begins to wait for what [`Mesh::poll_timeout`] says: being woken late is measured from here on.
+    /// The outside begins to wait for [`Mesh::poll_timeout`]: how late it wakes this node is measured from here on.
     pub fn handle_wait(&mut self, now: Tick) {
         self.waiting_since = now;
     }
@@ -263,12 +269,12 @@ impl Mesh {
         self.outbox.next_transmit()
     }
 
-    /// The next thing to know or to do.
+    /// The next event that the outside should know of or act on.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.outbox.next_event()
     }
 
-    fn session_due(&self, session: &Session) -> Tick {
+    fn session_due(&self, session: &SessionState) -> Tick {
         match session.phase() {
             Phase::Greeting { next, .. } => *next,
             Phase::Established(e) => {
@@ -306,7 +312,7 @@ impl Mesh {
         if let Some(state) = self.sessions.get_mut(session) {
             state.count_greeting(now + self.options.greeting_interval);
         }
-        self.outbox.send(session, update, Class::Control);
+        self.outbox.send(session, update, QueueClass::Control);
     }
 
     /// The peer has introduced itself and is let in.
@@ -316,29 +322,29 @@ impl Mesh {
         if self.sessions.by_peer().len() > 1 {
             self.own_update.request(now.tick);
         } else {
-            // The only neighbour is sent it right here, and passes it on.
+            // The only neighbour is sent the update below, and passes it on.
             let round = self.update_round();
             self.own_update.bring_forward(now.tick + round);
         }
         self.forwarding.request(now.tick);
         self.counters.sessions_established += 1;
         let own = self.announced_update(0);
-        self.outbox.send(session, own, Class::Control);
+        self.outbox.send(session, own, QueueClass::Control);
         self.send_all_links(session);
         self.outbox.report(Event::SessionUp { session, peer, cost });
     }
 
-    /// Ends a session and all that depends on it; a reject goes out before, if the reason asks for one.
+    /// Ends a session and all that depends on it. Sends a reject first if the reason asks for one.
     fn close(&mut self, session: SessionId, reason: CloseReason, now: Now) {
         let contested = self.sessions.contested_peer(session).cloned();
         let Some(gone) = self.sessions.remove(session) else { return };
         let (peer, held) = gone.map(|gone| (gone.peer, gone.held)).unzip();
         if reason.rejects() {
-            self.outbox.send(session, Bytes::from_static(REJECT), Class::Control);
+            self.outbox.send(session, Bytes::from_static(REJECT), QueueClass::Control);
         }
         if let Some(peer) = &peer {
             self.counters.sessions_ended += 1;
-            self.lsdb.disconnect(peer);
+            self.lsdb.disconnect(peer, now);
             self.own_update.request(now.tick);
             self.forwarding.request(now.tick);
         }

@@ -1,8 +1,8 @@
 //! Newcomers: nodes that appear, and the advertisements that they have missed.
 //!
-//! A receptor node sends a new neighbour no advertisements, so whoever joins the mesh behind one would hear of services
-//! in the next round only, up to a minute later. Owns when the own services are announced once more for such a node,
-//! however many of them appear; what is announced is `services`' business.
+//! A receptor node sends a new neighbour no advertisements, so a node that joins the mesh through a receptor node would
+//! hear of services only in the next round, up to a minute later. This module owns when our services are announced
+//! again for newcomers, once for many of them; `services` knows what is announced.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::wire::NodeId;
 /// When newcomers are told.
 #[derive(Debug)]
 pub(super) struct Newcomers {
-    /// When all own services were announced last.
+    /// When all our services were last announced.
     announced: Tick,
     due: Option<Tick>,
 }
@@ -24,12 +24,12 @@ impl Newcomers {
         Self { announced: now, due: None }
     }
 
-    /// When those that have appeared are told.
+    /// When the newcomers are told, if there are any.
     pub(super) fn due(&self) -> Option<Tick> {
         self.due
     }
 
-    /// All own services have just been announced.
+    /// All our services have just been announced.
     pub(super) fn note_announced(&mut self, now: Tick) {
         (self.announced, self.due) = (now, None);
     }
@@ -40,8 +40,8 @@ impl Newcomers {
 }
 
 impl Options {
-    /// Until newcomers are told at the latest, and between two such announcements at least. Both grow with the mesh,
-    /// all of whose nodes announce themselves.
+    /// The longest time until newcomers are told, and the shortest between two such announcements. Both grow with the
+    /// mesh, because all its nodes announce their services.
     fn newcomer_times(&self, nodes: u32) -> (Duration, Duration) {
         let more = self.newcomer_per_node * nodes;
         (self.newcomer_spread + more, self.newcomer_hold + more)
@@ -49,7 +49,7 @@ impl Options {
 }
 
 impl Mesh {
-    /// A node has appeared, or one that is known has begun a new life. A neighbour is sent everything anyway.
+    /// A node has appeared, or a known one has restarted. A neighbour needs nothing here: it is sent everything anyway.
     pub(super) fn tell_newcomer(&mut self, node: &NodeId, now: Tick) {
         if self.sessions.by_peer().contains_key(node) {
             return;

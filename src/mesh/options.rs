@@ -7,71 +7,72 @@ use crate::wire::MAX_MESSAGE;
 /// Timers and bounds of a [`super::Mesh`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Between own routing updates when nothing changes (docs/protocol.md#own-updates), at most: each is up
-    /// to a tenth earlier, so that the nodes' rounds do not meet.
+    /// The longest time between own routing updates when nothing changes (docs/protocol.md#own-updates): each
+    /// comes up to a tenth earlier, so that the rounds of different nodes do not coincide.
     pub update_interval: Duration,
-    /// The same where all neighbours are meshd nodes, which find out by themselves what they have missed.
+    /// The same if all neighbours are meshd nodes, which notice by themselves what they have missed.
     pub relaxed_interval: Duration,
-    /// Added to it per known node, so flood traffic stays constant.
+    /// Added to `relaxed_interval` per reachable node, so that flood traffic stays constant.
     pub relaxed_per_node: Duration,
-    /// Between two own updates when much changes: the first change is announced at once, the next wait this long.
+    /// Between two own updates when much changes: the first change is announced at once, later ones wait this long.
     pub update_hold: Duration,
-    /// Between two own updates once changes go on.
+    /// Between two own updates while changes go on.
     pub update_hold_long: Duration,
-    /// Until a newcomer that was heard of through a meshd neighbour is answered.
+    /// How long the answer to a newcomer waits that was heard of through a meshd neighbour.
     pub answer_hold: Duration,
-    /// Added to it per known node: while newcomers go on coming, each of the nodes answers, and all others hear
-    /// of it.
+    /// Added to `answer_hold` per known node: each node answers newcomers, and all other nodes receive each
+    /// answer.
     pub answer_per_node: Duration,
-    /// Between two computations of the routes, likewise.
+    /// Between two computations of the routes when much changes.
     pub route_hold: Duration,
-    /// Between two computations of the routes once changes go on.
+    /// Between two computations of the routes while changes go on.
     pub route_hold_long: Duration,
-    /// Added to it per known node.
+    /// Added to `route_hold_long` per reachable node.
     pub route_hold_per_node: Duration,
     /// Between advertisements of the own services when nothing changes, up to a tenth earlier.
     pub advertise_interval: Duration,
     /// Between two rounds of own advertisements when services change.
     pub advertise_hold: Duration,
-    /// Until a node that has appeared is told of the own services, at most.
+    /// The longest time until a node that has appeared is told of our services.
     pub newcomer_spread: Duration,
-    /// Between two such announcements, at least, however many nodes appear.
+    /// The shortest time between two such announcements, however many nodes appear.
     pub newcomer_hold: Duration,
-    /// Added to both per known node.
+    /// Added to `newcomer_spread` and `newcomer_hold` per known node.
     pub newcomer_per_node: Duration,
     /// A session on which nothing was heard for this long is closed.
     pub max_idle: Duration,
     /// Between greetings on a session whose peer has not introduced itself.
     pub greeting_interval: Duration,
-    /// Greetings sent before such a session is given up.
+    /// Greetings sent before such a session is closed.
     pub max_greetings: u32,
     /// How long a contested session has to prove that it is alive.
     pub probe_time: Duration,
     /// Between probes of a meshd neighbour.
     pub probe_interval: Duration,
-    /// Between probes of one that does not answer.
+    /// Between probes of a meshd neighbour that does not answer.
     pub probe_retry: Duration,
-    /// Between two updates that a receptor neighbour is told again since it has not taken them.
+    /// Between two updates that a neighbour is sent again because it has not taken them.
     pub reminder_hold: Duration,
-    /// Silence after which a meshd neighbour is gone, on a link that is short and loses nothing.
+    /// Silence after which a meshd neighbour counts as gone, on a short link that loses nothing.
     pub peer_silence: Duration,
     /// How long an unreachable node and its services are remembered.
     pub forget_time: Duration,
-    /// How long an advertisement from before its node's restart holds unless it is renewed.
+    /// How long an advertisement from before its node's restart holds without being renewed.
     pub unrenewed_time: Duration,
-    /// How long the ID of an update is remembered that is passed on without being believed. All others are known
-    /// by epoch and sequence.
+    /// How long the ID of an update that is passed on without being believed is remembered. All other updates are
+    /// recognised by epoch and sequence.
     pub seen_time: Duration,
-    /// How long a withdrawn service is remembered, so that its withdrawal is flooded once only.
+    /// How long a withdrawn service is remembered, so that its withdrawal is flooded only once; likewise a forgotten
+    /// node.
     pub withdrawn_time: Duration,
-    /// Nodes that may be known at once, and services; what comes beyond is ignored and counted. A single
-    /// neighbour may fill four fifths of each table.
+    /// Most nodes that may be known at once, and most services; more are ignored and counted. A single neighbour
+    /// may fill four fifths of each table.
     pub max_nodes: usize,
-    /// Bytes of routing updates, and of advertisements, that may be known at once.
+    /// Most bytes of routing updates, and of advertisements, that may be stored at once.
     pub max_table_bytes: usize,
-    /// Bytes that an own update or advertisement may have: well below what a link can carry.
+    /// Most bytes of an own update or advertisement: below what a link can carry.
     pub max_own_message: usize,
-    /// Services that one node may advertise.
+    /// Most services that one node may advertise.
     pub max_services_per_node: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the core wants done: messages to send and events to act on, queued until they are polled.
+//! The core's outputs: messages to send and events to act on, queued until they are polled.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use bytes::Bytes;
 use super::{CloseReason, Datagram, RouteComputation, Routes, SessionId};
 use crate::wire::{Cost, NameHash, NodeId, Unreachable, WireError};
 
-/// Messages for which there is always room.
+/// Slots that the queue of messages keeps when it is empty.
 const IDLE_SLOTS: usize = 256;
 
 /// How a message ranks in a link's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// Routing, advertisements, rejects: goes first. Where a link has no room for it, call
+pub enum QueueClass {
+    /// Routing, advertisements, rejects: goes first. If a link has no room for the message, call
     /// [`super::Mesh::handle_no_room`].
     Control,
     /// Datagrams.
@@ -29,7 +29,7 @@ pub struct Transmit {
     /// The whole message.
     pub message: Bytes,
     /// How it ranks.
-    pub class: Class,
+    pub class: QueueClass,
 }
 
 /// Something that the outside should know or do.
@@ -44,13 +44,13 @@ pub enum Event {
         /// What the link costs.
         cost: Cost,
     },
-    /// More is to be sent on a session than it was given: when its link has room, [`super::Mesh::handle_room`] sends
-    /// the next piece.
+    /// More is to be sent on a session: when its link has room, call [`super::Mesh::handle_room`], which sends the
+    /// next piece.
     Behind {
         /// The session.
         session: SessionId,
     },
-    /// Send what is queued for the session, then close it; the core has dropped it already.
+    /// Send what is queued for the session, then close it. The core has dropped it already.
     CloseSession {
         /// The session.
         session: SessionId,
@@ -68,7 +68,7 @@ pub enum Event {
         /// The node that reports it.
         reported_by: NodeId,
     },
-    /// Run this, on another thread, and give the result to [`super::Mesh::handle_routes`].
+    /// Run this computation on another thread, and give the result to [`super::Mesh::handle_routes`].
     ComputeRoutes(RouteComputation),
     /// The forwarding table has changed.
     RoutesChanged(Arc<Routes>),
@@ -97,16 +97,16 @@ pub enum Event {
         /// How many.
         messages: u32,
     },
-    /// An update in our name came that this node has not sent, and is outdone: another node uses our ID, or somebody
-    /// lies. At most once a minute for each neighbour.
+    /// An update came in our name that this node has not sent, and that it outdoes: another node uses our ID, or
+    /// somebody lies. Reported at most once a minute for each neighbour.
     SpokenFor {
-        /// The session of the neighbour that it came by.
+        /// The session of the neighbour that brought it.
         session: SessionId,
-        /// Its epoch.
+        /// The update's epoch.
         epoch: u64,
     },
-    /// Another node has opened a session under our ID, has proved by its certificate that it may, and was here first: this
-    /// one must stop.
+    /// Another node has opened a session under our ID, has proved by its certificate that it may, and was here first:
+    /// this node must stop.
     WeAreDuplicate,
     /// Our links or services no longer fit into a message.
     UpdateTooLarge(Arc<WireError>),
@@ -120,7 +120,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn send(&mut self, session: SessionId, message: Bytes, class: Class) {
+    pub(super) fn send(&mut self, session: SessionId, message: Bytes, class: QueueClass) {
         self.transmits.push_back(Transmit { session, message, class });
     }
 
@@ -131,7 +131,7 @@ impl Outbox {
     pub(super) fn next_transmit(&mut self) -> Option<Transmit> {
         let next = self.transmits.pop_front();
         if next.is_none() {
-            // A new neighbour is sent the whole mesh at once, which does not happen often.
+            // The queue grows large only when a new neighbour is sent everything, which is rare.
             self.transmits.shrink_to(IDLE_SLOTS);
         }
         next

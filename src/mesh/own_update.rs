@@ -1,4 +1,4 @@
-//! This node's own routing updates: when the next one is due, and what stands in it.
+//! This node's own routing updates: when the next one is due, and what it contains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rand::RngExt;
 use rand::distr::{Alphanumeric, SampleString};
 
 use super::probe::PeerKind;
-use super::throttle::BackOff;
+use super::throttle::SlowingThrottle;
 use super::{Event, Mesh, Options, SessionId, Tick};
 use crate::wire::name::MAX_NODE_ID;
 use crate::wire::{Cost, NodeId, RoutingUpdate, WireError};
@@ -17,15 +17,15 @@ use crate::wire::{Cost, NodeId, RoutingUpdate, WireError};
 /// The state of the own updates.
 #[derive(Debug)]
 pub(super) struct OwnUpdate {
-    /// The latest that was used, be it by others.
+    /// The latest sequence that was used in our name, by us or by others.
     latest: u64,
-    /// Of the latest one that established neighbours were sent.
+    /// The sequence of the latest update that established neighbours were sent.
     sequence: u64,
     message: Bytes,
-    throttle: BackOff,
+    throttle: SlowingThrottle,
     /// The next regular round.
     next: Tick,
-    /// Since when newcomers wait for an answer, and when they get it.
+    /// When the first newcomer began to wait for an answer, and when the answer is due.
     newcomers: Option<(Tick, Tick)>,
 }
 
@@ -35,7 +35,7 @@ impl OwnUpdate {
             latest: 0,
             sequence: 0,
             message: Bytes::new(),
-            throttle: BackOff::new(options.update_hold, options.update_hold_long),
+            throttle: SlowingThrottle::new(options.update_hold, options.update_hold_long),
             next: now + options.update_interval,
             newcomers: None,
         }
@@ -46,17 +46,17 @@ impl OwnUpdate {
         self.sequence
     }
 
-    /// Somebody has used that sequence in our name: ours go on after it.
+    /// Somebody has used `sequence` in our name: our next one is greater.
     pub(super) fn outdo(&mut self, sequence: u64) {
         self.latest = self.latest.max(sequence);
     }
 
-    /// Sequences start again.
+    /// Sequences start again, because the epoch is new.
     pub(super) fn begin_epoch(&mut self) {
         (self.latest, self.sequence) = (0, 0);
     }
 
-    /// That update.
+    /// The latest update that established neighbours were sent.
     pub(super) fn message(&self) -> Bytes {
         self.message.clone()
     }
@@ -66,7 +66,7 @@ impl OwnUpdate {
         self.throttle.request(now);
     }
 
-    /// The next regular round comes at that time at the latest.
+    /// The next regular round comes at `due` at the latest.
     pub(super) fn bring_forward(&mut self, due: Tick) {
         self.next = self.next.min(due);
     }
@@ -83,7 +83,7 @@ impl OwnUpdate {
 }
 
 impl Mesh {
-    /// Introduces this node to whoever is at the other end, who is told of no links before we know who that is.
+    /// The message that introduces this node. It lists no links, because the other end is still unknown.
     pub(super) fn greeting(&mut self) -> Bytes {
         let update_id = self.new_update_id();
         self.own_update_with(Arc::default(), update_id, 0).message().unwrap_or_default()
@@ -110,8 +110,8 @@ impl Mesh {
         }
     }
 
-    /// The next version of our own list of links, as a message for neighbours. Should the list not fit into a message, which
-    /// [`Mesh::excess_bytes`] keeps from happening, it is sent empty and reported.
+    /// The next version of our own list of links, as a message for neighbours. If the list did not fit into a message,
+    /// it would be sent empty and reported, but [`Mesh::excess_bytes`] prevents this.
     pub(super) fn announced_update(&mut self, suspected_duplicate: u64) -> Bytes {
         let connections = self.lsdb.own_links().cloned().unwrap_or_default();
         self.own_update.latest += 1;
@@ -152,16 +152,15 @@ impl Mesh {
         self.flood(&message, &[]);
     }
 
-    /// A node of which nothing was known has to hear of us (docs/protocol.md#flooding), unless one of its neighbours is
-    /// a meshd node, which has sent it everything already. Where it was heard through a meshd node that is likely, so
-    /// the answer may wait for those to other newcomers: a large mesh that starts would else announce itself again and
-    /// again.
+    /// A node that was unknown has to hear of us (docs/protocol.md#flooding), unless a meshd neighbour of it has sent
+    /// it everything already. This is likely if we heard of it through a meshd node. Then the answer waits, and serves
+    /// other newcomers as well: otherwise the nodes of a large starting mesh would announce themselves again and again.
     pub(super) fn answer_newcomer(&mut self, session: SessionId, now: Tick) {
         let kind = self.sessions.established(session).map(|established| established.liveness.kind());
         if kind == Some(PeerKind::Other) {
             self.own_update.request(now);
         } else {
-            // A node that joins has heard of few when it hears of the first one.
+            // Due later with each newcomer, because a node that joins knows few others when it hears of the first.
             let since = self.own_update.newcomers.map_or(now, |(since, _)| since);
             let nodes = u32::try_from(self.lsdb.len()).unwrap_or(u32::MAX);
             let due = since + self.options.answer_hold + self.options.answer_per_node * nodes;
@@ -169,10 +168,10 @@ impl Mesh {
         }
     }
 
-    /// The size that the own update would have with one more neighbour, if that is too much. Refused early:
-    /// others have to pass it on under names longer than ours.
+    /// The size that our update would have with one more neighbour, if this is too much. The bound is below a
+    /// message's, because others have to pass our update on under longer names.
     pub(super) fn excess_bytes(&self, peer: &NodeId) -> Option<usize> {
-        // Each link takes a name of at most 255 bytes and some for its cost.
+        // The bytes of a name, doubled because JSON may escape each, and some for the cost.
         const MOST_PER_LINK: usize = 2 * MAX_NODE_ID + 40;
         let links = self.lsdb.own_links()?;
         if (links.len() + 2) * MOST_PER_LINK < self.options.max_own_message {

@@ -1,9 +1,9 @@
-//! Whether neighbours are alive: probes between meshd nodes, answered link by link.
+//! Whether neighbours are alive: meshd nodes probe each other over each link.
 //!
-//! A probe is a datagram to a service that no user can have. A meshd node answers it; a receptor node reports once that
-//! it knows no such service, and receptor's own timers apply to it. Both carry a digest of what their sender knows of
-//! the mesh, which `anti_entropy` compares. They stand before the firewall: they are part of the link, as greetings
-//! are.
+//! A probe is a datagram to a service that no user can have. A meshd node answers it. A receptor node reports that it
+//! knows no such service, and receptor's own timers apply to it. Probes and answers carry a digest of what their sender
+//! knows of the mesh, which `anti_entropy` compares. The firewall does not see them: like greetings, they belong to the
+//! link.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use bytes::Bytes;
 
 use super::anti_entropy::{DIGEST_LEN, Digest};
 use super::duplicate_session::PROBE;
-use super::session::{Established, Session};
-use super::{Class, CloseReason, Mesh, Now, Options, SessionId, Tick};
+use super::session::{Established, SessionState};
+use super::{CloseReason, Mesh, Now, Options, QueueClass, SessionId, Tick};
 use crate::wire::{DATA_HEADER_LEN, DataHeader, MAX_HOPS, ServiceName, Unreachable};
 
-/// Where probes go: beginning with a control character, no user's service has that name.
+/// The service that probes go to. No user can have a service of this name, because it begins with a control character.
 pub(super) const ALIVE: ServiceName = ServiceName::from_wire(*b"\x01alive\0\0");
 
 /// Payload of a probe and of its answer: the probe's number, then the sender's digest.
 const LEN: usize = 4 + DIGEST_LEN;
 
-/// Of two neighbours, the one with the greater name waits that much longer, so that one asks and the
-/// other's silence is filled by its answers.
+/// Of two neighbours, the one with the greater name waits this much longer before it probes. So usually only
+/// one of them probes, and the other's answers suffice.
 const STAGGER: Duration = Duration::from_millis(200);
 
-/// Being woken later than this is noticed, and extends the deadlines of all neighbours.
+/// A wake-up later than this extends the deadlines of all neighbours.
 const LATE: Duration = Duration::from_millis(100);
 
-/// How many times a neighbour of unknown kind is asked.
+/// Most probes of a neighbour whose kind is unknown.
 const ASK_UNKNOWN: u32 = 3;
-/// Probes by which a new link is got to know, sent faster than later ones.
+/// The first probes on a link, which show its delay and loss, and are sent faster than later ones.
 const LEARNING: u32 = 8;
 /// Unanswered probes that end a session over a link that loses nothing.
 const FEW: u32 = 4;
-/// ... and over one that loses nearly all.
+/// The same over a link that loses nearly all.
 const MANY: u32 = 50;
-/// The chance that a link which is only unlucky is taken for dead.
+/// The accepted chance that a living link with bad luck is taken for dead.
 const MISJUDGED: f64 = 1e-8;
-/// Probes whose answers are waited for.
+/// Most probes whose answers are awaited.
 const OUTSTANDING: usize = 64;
 
 /// What kind of node a neighbour is.
@@ -53,8 +53,8 @@ pub(super) enum PeerKind {
     Other,
 }
 
-/// One neighbour's probes, and what they say: what it is, how far away, how much its link loses, and when its silence
-/// means that it is gone.
+/// One neighbour's probes and what they show: the neighbour's kind, the delay and loss of its link, and when its
+/// silence means that it is gone.
 #[derive(Debug)]
 pub(super) struct Liveness {
     kind: PeerKind,
@@ -99,7 +99,7 @@ impl Liveness {
         self.rtt
     }
 
-    /// Share of the last probes that stayed without an answer, from 0 to 1.
+    /// Share of the last probes that were not answered, from 0 to 1.
     pub(super) fn loss(&self) -> f64 {
         f64::from(self.fates.count_ones()) / f64::from(self.known_fates.max(1))
     }
@@ -108,7 +108,7 @@ impl Liveness {
         self.kind = kind;
     }
 
-    /// When the next probe is due, `stagger` later than the neighbour's own.
+    /// When the next probe is due: `stagger` later than the neighbour's own, as a rule.
     pub(super) fn next_probe(&self, options: &Options, stagger: Duration) -> Option<Tick> {
         let hurried = self.last_probe + options.probe_retry.max(self.rtt.unwrap_or_default() * 3 / 2);
         match self.kind {
@@ -132,7 +132,7 @@ impl Liveness {
         Some(silent.max(self.last_probe + margin))
     }
 
-    /// Unanswered probes that no living neighbour would leave behind, as its link was so far.
+    /// So many unanswered probes mean that the neighbour is gone, judged by the loss on its link so far.
     fn unanswered_limit(&self) -> u32 {
         if self.known_fates < LEARNING {
             return MANY / 2;
@@ -146,7 +146,7 @@ impl Liveness {
         (needed.ceil() as u32).clamp(FEW, MANY)
     }
 
-    /// A probe goes out; its number.
+    /// A probe goes out: returns its number.
     pub(super) fn count_probe(&mut self, now: Tick) -> u32 {
         self.sent = self.sent.wrapping_add(1);
         self.unanswered += 1;
@@ -163,12 +163,12 @@ impl Liveness {
         self.last_sent = now;
     }
 
-    /// Anything at all was heard.
+    /// The neighbour was heard, whatever it sent.
     pub(super) fn note_heard(&mut self) {
         self.unanswered = 0;
     }
 
-    /// The answer to probe `number` has come. One without a probe, or that comes twice, is ignored.
+    /// The answer to probe `number` has come. Ignored if no such probe waits for one.
     pub(super) fn take_answer(&mut self, number: u32, now: Tick) {
         while let Some(&(asked, when)) = self.waiting.front()
             && asked <= number
@@ -188,16 +188,16 @@ impl Liveness {
         self.known_fates = (self.known_fates + 1).min(u32::BITS);
     }
 
-    /// As TCP smooths it: an eighth of the new one.
+    /// Smooths as TCP does: a new sample counts an eighth.
     fn note_rtt(&mut self, sample: Duration) {
         self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt * 7 / 8 + sample / 8));
     }
 }
 
 impl Mesh {
-    /// When the session's peer is to be probed, or given up.
-    pub(super) fn probe_due(&self, session: &Session, established: &Established) -> Option<Tick> {
-        // Before the peer has established the session, too, it would not answer.
+    /// When the session's peer is to be probed or given up.
+    pub(super) fn probe_due(&self, session: &SessionState, established: &Established) -> Option<Tick> {
+        // A peer answers only once it has established the session, too.
         established.listed?;
         let stagger = if established.is_first { STAGGER } else { Duration::ZERO };
         let liveness = &established.liveness;
@@ -232,10 +232,10 @@ impl Mesh {
             from_service: from,
             to_service: service,
         };
-        self.outbox.send(session, header.message(payload), Class::Control);
+        self.outbox.send(session, header.message(payload), QueueClass::Control);
     }
 
-    /// Handles a datagram that is about the link itself; false if it is none.
+    /// Handles a datagram that is about the link itself; false for any other.
     pub(super) fn handle_link_datagram(
         &mut self,
         session: SessionId,
@@ -271,7 +271,7 @@ impl Mesh {
     }
 
     fn handle_answer(&mut self, session: SessionId, answer: &[u8], now: Now) {
-        // An empty one is a receptor node's answer to a ping, and says no more than that it came.
+        // An empty payload answers a ping: only its arrival counts.
         let Some((number, theirs)) = parse(answer) else { return };
         let ours = self.digest();
         let Some(established) = self.established_mut(session) else { return };
@@ -290,7 +290,7 @@ impl Mesh {
             && established.liveness.kind() == PeerKind::Unknown
         {
             established.liveness.set_kind(PeerKind::Other);
-            // It counts on receptor's rounds.
+            // A receptor node expects updates at receptor's interval.
             self.own_update.bring_forward(now + update_interval);
         }
         true

@@ -1,25 +1,25 @@
-//! How much of a bounded table each neighbour, or each host, has filled: one that makes things up must not keep out the
-//! reports of others.
+//! How much of a bounded table each neighbour, or each host, has filled: a neighbour that makes things up must not
+//! crowd out the reports of others.
 //!
-//! A neighbour may hold up to four times what is still free. So a single one gets no more than four fifths of a table,
-//! and those that have used little find room. What is in the table is its owner's business.
+//! A neighbour may hold up to four times what is still free. So a single neighbour gets at most four fifths of a table,
+//! and a neighbour that has used little finds room. Knows nothing of what the table contains.
 
 use std::collections::BTreeMap;
 
 use crate::wire::NodeId;
 
-/// What a neighbour may hold, as a multiple of what is free.
+/// How much a neighbour may hold, as a multiple of the free room.
 const GREED: usize = 4;
 
 /// Who has filled how much of a table.
 #[derive(Debug)]
-pub(super) struct Quota<K = NodeId> {
+pub(super) struct TableQuota<K = NodeId> {
     most: usize,
     total: usize,
     by: BTreeMap<K, usize>,
 }
 
-impl<K: Ord + Clone> Quota<K> {
+impl<K: Ord + Clone> TableQuota<K> {
     /// An empty table with room for `most`, in whatever unit.
     pub(super) fn new(most: usize) -> Self {
         Self { most, total: 0, by: BTreeMap::new() }
@@ -33,11 +33,11 @@ impl<K: Ord + Clone> Quota<K> {
     pub(super) fn admits(&self, holder: &K, amount: usize, before: usize) -> bool {
         let held = self.by.get(holder).copied().unwrap_or(0);
         let free = self.most.saturating_sub(self.total);
-        // What does not grow is let in: the table holds it already.
+        // An entry that does not grow is let in, because it needs no more room.
         amount <= before || (amount - before <= free && held + amount <= GREED * (free + before))
     }
 
-    /// Notes that `holder` has put that much in.
+    /// Notes that `holder` has put in `amount`.
     pub(super) fn add(&mut self, holder: &K, amount: usize) {
         self.total += amount;
         match self.by.get_mut(holder) {
@@ -46,7 +46,7 @@ impl<K: Ord + Clone> Quota<K> {
         }
     }
 
-    /// Notes that this much of what `holder` has put in was taken out.
+    /// Notes that `amount` of `holder`'s share was taken out.
     pub(super) fn remove(&mut self, holder: &K, amount: usize) {
         self.total -= amount;
         if let Some(held) = self.by.get_mut(holder) {
@@ -66,7 +66,7 @@ mod tests {
         NodeId::new(name).unwrap()
     }
 
-    fn fill(quota: &mut Quota, holder: &NodeId, amount: usize) -> usize {
+    fn fill(quota: &mut TableQuota, holder: &NodeId, amount: usize) -> usize {
         let mut taken = 0;
         while quota.admits(holder, amount, 0) {
             quota.add(holder, amount);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn one_neighbour_cannot_fill_a_table() {
-        let mut quota = Quota::new(1_000);
+        let mut quota = TableQuota::new(1_000);
         assert_eq!(fill(&mut quota, &node("greedy"), 1), 800);
         assert_eq!(fill(&mut quota, &node("second"), 1), 160);
         assert!(quota.admits(&node("modest"), 10, 0), "there is room for one that has used little");
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_out_is_free_again() {
-        let mut quota = Quota::new(100);
+        let mut quota = TableQuota::new(100);
         let (a, b) = (node("a"), node("b"));
         fill(&mut quota, &a, 10);
         assert!(!quota.admits(&a, 10, 0));

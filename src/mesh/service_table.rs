@@ -1,7 +1,7 @@
-//! The services of other nodes, as their advertisements said it last.
+//! The services of other nodes, as their latest advertisements describe them.
 //!
-//! Owns the table, its size and its digest; which advertisement is believed, and what becomes of one that is
-//! dropped, is decided in `services`.
+//! Owns the table, its size and its digest. `services` decides which advertisement is believed, and what becomes of a
+//! dropped one.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
@@ -11,25 +11,25 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
 use super::anti_entropy::{Digest, dated};
-use super::quota::Quota;
+use super::quota::TableQuota;
 use super::{Options, Tick};
 use crate::wire::{Advertisement, NodeId, ServiceName};
 
-pub(super) type Key = (NodeId, ServiceName);
+pub(super) type AdKey = (NodeId, ServiceName);
 
 /// A service of another node.
 #[derive(Debug)]
 struct RemoteService {
-    /// As it is shown: dated when it came, if it says a later date.
+    /// As shown to users: a date later than its arrival is replaced by the time of its arrival.
     advertisement: Arc<Advertisement>,
-    /// As its node dated it.
+    /// The date that its node gave it.
     date: Timestamp,
-    /// As it came, in memory of its own: the buffer that it was read into may be much larger.
+    /// The message as it came. A copy, because the buffer that it was read into may be much larger.
     message: Bytes,
     heard_from: NodeId,
-    /// It is dated before its node's last restart, and is dropped then unless it is renewed.
+    /// Set if it is dated before its node's last restart: when it is dropped, unless renewed before.
     expires: Option<Tick>,
-    /// Its node can be reached, so it counts in the digest.
+    /// Whether its node can be reached; only then does the digest contain it.
     reachable: bool,
 }
 
@@ -46,13 +46,13 @@ pub(super) struct NewService<'a> {
 
 #[derive(Debug)]
 pub(super) struct ServiceTable {
-    services: BTreeMap<Key, RemoteService>,
+    services: BTreeMap<AdKey, RemoteService>,
     /// How many services of each node there are.
     counts: BTreeMap<NodeId, usize>,
     max_per_node: usize,
-    /// Which neighbour has passed on how many services, and the length of those advertisements.
-    entries: Quota,
-    bytes: Quota,
+    /// How many services each neighbour has passed on, and the bytes of their advertisements.
+    entries: TableQuota,
+    bytes: TableQuota,
     digest: Digest,
 }
 
@@ -62,14 +62,14 @@ impl ServiceTable {
             services: BTreeMap::new(),
             counts: BTreeMap::new(),
             max_per_node: options.max_services_per_node,
-            entries: Quota::new(options.max_nodes),
-            bytes: Quota::new(options.max_table_bytes),
+            entries: TableQuota::new(options.max_nodes),
+            bytes: TableQuota::new(options.max_table_bytes),
             digest: Digest::default(),
         }
     }
 
-    /// True if the neighbour may put an advertisement of `len` bytes in.
-    pub(super) fn admits(&self, key: &Key, len: usize, from: &NodeId) -> bool {
+    /// True if neighbour `from` may put in an advertisement of `len` bytes.
+    pub(super) fn admits(&self, key: &AdKey, len: usize, from: &NodeId) -> bool {
         let before = self.services.get(key).map_or(0, |known| known.message.len());
         let new = before == 0;
         let count = self.counts.get(&key.0).copied().unwrap_or(0);
@@ -83,7 +83,7 @@ impl ServiceTable {
         self.services.len()
     }
 
-    /// Length of all their advertisements.
+    /// Bytes of all advertisements in the table.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.total()
     }
@@ -93,7 +93,7 @@ impl ServiceTable {
         self.counts.contains_key(node)
     }
 
-    /// True if a node has told a service here itself.
+    /// True if a service of this node came from the node itself, as our neighbour.
     pub(super) fn has_told(&self, node: &NodeId) -> bool {
         self.services.range(services_of(node)).any(|(_, known)| known.heard_from == *node)
     }
@@ -103,17 +103,17 @@ impl ServiceTable {
         self.digest
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<&Arc<Advertisement>> {
+    pub(super) fn get(&self, key: &AdKey) -> Option<&Arc<Advertisement>> {
         self.services.get(key).map(|known| &known.advertisement)
     }
 
-    /// When a service was told last, by its node's clock.
-    pub(super) fn date(&self, key: &Key) -> Option<Timestamp> {
+    /// The date of a service's latest advertisement, by its node's clock.
+    pub(super) fn date(&self, key: &AdKey) -> Option<Timestamp> {
         self.services.get(key).map(|known| known.date)
     }
 
-    /// How far ahead of our clock services were dated when they came, of those that were.
-    pub(super) fn ahead(&self) -> BTreeMap<Key, SignedDuration> {
+    /// The services that were dated ahead of our clock when they came, and how far.
+    pub(super) fn ahead(&self) -> BTreeMap<AdKey, SignedDuration> {
         let ahead = |known: &RemoteService| known.date.duration_since(known.advertisement.time);
         let all = self.services.iter().map(|(key, known)| (key, ahead(known)));
         all.filter(|(_, ahead)| ahead.is_positive()).map(|(key, ahead)| (key.clone(), ahead)).collect()
@@ -124,21 +124,21 @@ impl ServiceTable {
         self.services.values().map(|known| &known.advertisement)
     }
 
-    /// The messages of the services after that one, or from the first one on.
-    pub(super) fn messages_after(&self, last: Option<&Key>) -> impl Iterator<Item = (&Key, Bytes)> {
+    /// The messages of all services after `last`, or of all services if it is `None`.
+    pub(super) fn messages_after(&self, last: Option<&AdKey>) -> impl Iterator<Item = (&AdKey, Bytes)> {
         let after = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.services.range(after).map(|(key, known)| (key, known.message.clone()))
     }
 
     /// The services of one node.
-    pub(super) fn of(&self, node: &NodeId) -> Vec<Key> {
+    pub(super) fn of(&self, node: &NodeId) -> Vec<AdKey> {
         self.services.range(services_of(node)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Puts an advertisement in, in place of an older one.
-    pub(super) fn put(&mut self, key: &Key, new: NewService<'_>) {
+    /// Puts an advertisement in; it replaces an older one.
+    pub(super) fn put(&mut self, key: &AdKey, new: NewService<'_>) {
         self.remove(key);
-        // The name that the advertisement holds anyway.
+        // Shares memory with the name in the advertisement, which is kept anyway.
         let node = new.advertisement.node_id.clone();
         self.entries.add(new.heard_from, 1);
         self.bytes.add(new.heard_from, new.message.len());
@@ -157,8 +157,8 @@ impl ServiceTable {
         self.services.insert((node, key.1), service);
     }
 
-    /// Takes a service out; its date.
-    pub(super) fn remove(&mut self, key: &Key) -> Option<Timestamp> {
+    /// Takes a service out and returns its date.
+    pub(super) fn remove(&mut self, key: &AdKey) -> Option<Timestamp> {
         let gone = self.services.remove(key)?;
         toggle_if_reachable(&mut self.digest, &gone);
         self.entries.remove(&gone.heard_from, 1);
@@ -181,7 +181,7 @@ impl ServiceTable {
         }
     }
 
-    /// What `node` dated before `start` is to be dropped at `due`.
+    /// Has those services of `node` dropped at `due` that are dated before `start`.
     pub(super) fn outdate(&mut self, node: &NodeId, start: Timestamp, due: Tick) {
         let services = self.services.range_mut(services_of(node)).map(|(_, known)| known);
         for known in services.filter(|known| known.date < start) {
@@ -189,8 +189,8 @@ impl ServiceTable {
         }
     }
 
-    /// What is to be dropped by now, and when the next one is due.
-    pub(super) fn due(&self, now: Tick) -> (Vec<Key>, Option<Tick>) {
+    /// The services that are to be dropped now, and when the next one is due.
+    pub(super) fn due(&self, now: Tick) -> (Vec<AdKey>, Option<Tick>) {
         let expiring = || self.services.iter().filter_map(|(key, known)| Some((known.expires?, key)));
         let next = expiring().map(|(due, _)| due).filter(|due| *due > now).min();
         (expiring().filter(|(due, _)| *due <= now).map(|(_, key)| key.clone()).collect(), next)
@@ -204,7 +204,7 @@ fn toggle_if_reachable(digest: &mut Digest, service: &RemoteService) {
     }
 }
 
-fn services_of(node: &NodeId) -> RangeInclusive<Key> {
+fn services_of(node: &NodeId) -> RangeInclusive<AdKey> {
     let [first, last] = [0, u8::MAX].map(|byte| ServiceName::from_wire([byte; 8]));
     (node.clone(), first)..=(node.clone(), last)
 }

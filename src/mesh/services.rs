@@ -1,7 +1,7 @@
 //! Services: which advertisements of other nodes are believed, and the own ones.
 //!
-//! Of two advertisements of a service the later one counts, by the date in it. A withdrawal is remembered
-//! for a while: without that, a ring of nodes would pass it round forever.
+//! Of two advertisements of a service, the one with the later date counts. A withdrawal is remembered for a
+//! while, because a ring of nodes would otherwise pass it round forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::anti_entropy::{Digest, dated};
 use super::newcomers::Newcomers;
-use super::service_table::{Key, NewService, ServiceTable};
-use super::throttle::{BackOff, Throttle};
+use super::service_table::{AdKey, NewService, ServiceTable};
+use super::throttle::{SlowingThrottle, Throttle};
 use super::{Event, Mesh, Now, Options, SessionId, Tick};
 use crate::counters::Tables;
 use crate::wire::advertisement::AdvertisementMessage;
@@ -22,7 +22,7 @@ use crate::wire::{Advertisement, ConnType, NodeId, ServiceName, WireError, WorkC
 /// The tag by which a control service is recognised.
 const CONTROL_SERVICE: &str = "Control Service";
 
-/// An own service, as it is advertised.
+/// A service of this node, as it is advertised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalService {
     /// How it is spoken to.
@@ -31,20 +31,20 @@ pub struct LocalService {
     pub tags: BTreeMap<String, String>,
 }
 
-/// The furthest that a date may be ahead of our clock: 200 years, so that a clock which starts in 1970 believes in
-/// today. The latest date that can be written would stay for good: its node could say nothing later.
+/// How far a date may be ahead of our clock: 200 years, so that a node whose clock starts in 1970 believes today's
+/// dates. Bounded, because its node could not outdo the latest date that can be written.
 const MOST_AHEAD: SignedDuration = SignedDuration::from_hours(200 * 366 * 24);
 
-/// How far the clocks of a mesh differ, and how long a message is under way. What is dated within that was said just now.
+/// An advertisement whose date differs from our clock by at most this counts as sent just now: clocks differ a little.
 const JUST_NOW: SignedDuration = SignedDuration::from_secs(30);
 
-/// Between two announcements that take back what others go on saying of our services.
+/// Between two announcements that correct what others keep saying about our services.
 const CORRECTION_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Remembered withdrawals: at most this many, the oldest is forgotten first.
+/// Most withdrawals that are remembered. Beyond this, expired ones are dropped, or else the first by name.
 const MOST_WITHDRAWN: usize = 16_384;
 
-/// All that is on offer.
+/// All services that are on offer, and the withdrawals that are remembered.
 #[derive(Debug)]
 pub(super) struct Services {
     own: NodeId,
@@ -53,18 +53,18 @@ pub(super) struct Services {
     max_own: usize,
     unrenewed_time: Duration,
     pub(super) remote: ServiceTable,
-    withdrawn: BTreeMap<Key, (Timestamp, Tick)>,
+    withdrawn: BTreeMap<AdKey, (Timestamp, Tick)>,
     local: BTreeMap<ServiceName, LocalService>,
-    /// The latest announcement of each own service, as long as it still holds.
+    /// The latest announcement of each own service, until the service changes.
     announced: BTreeMap<ServiceName, AdvertisementMessage>,
     /// Services of ours that somebody still believes in and that are to be withdrawn once more.
     phantoms: BTreeSet<ServiceName>,
     work_commands: Vec<WorkCommand>,
-    /// The latest date that an own advertisement carried: they only grow, whatever the clock does.
+    /// The latest date used for our services, by us or by others: our dates only grow, whatever the clock does.
     last_date: Timestamp,
     throttle: Throttle,
-    /// Of announcements that take back what others have said.
-    corrections: BackOff,
+    /// Limits announcements that correct what others have said.
+    corrections: SlowingThrottle,
     /// The next regular round of announcements.
     next: Tick,
     pub(super) newcomers: Newcomers,
@@ -75,30 +75,30 @@ pub(super) struct Services {
 pub(super) enum Reception {
     /// Known already.
     Ignore,
-    /// Dated so far ahead that its node could never correct it.
+    /// Dated more than [`MOST_AHEAD`] ahead.
     Incredible,
-    /// Beyond the bounds.
+    /// The tables have no room for it.
     NoRoom,
     /// To be passed on as it came.
     PassOn {
-        /// True if it says more than that the service is still there.
+        /// True if it changes the service, or is the first one.
         news: bool,
     },
-    /// Somebody still believes in a service of ours that we do not offer, or not like that: all own
+    /// Somebody still believes in a service of ours that we do not offer, or offer differently: all own
     /// services are to be announced soon.
     Correct,
 }
 
 /// Where an advertisement came from.
 #[derive(Debug)]
-pub(super) struct Origin<'a> {
+pub(super) struct AdOrigin<'a> {
     /// The message in which it came.
     pub(super) message: &'a [u8],
     /// The neighbour that passed it on.
     pub(super) neighbour: &'a NodeId,
-    /// When its node started, if that is known.
+    /// When the advertising node started, if known.
     pub(super) start: Option<Timestamp>,
-    /// Its node can be reached.
+    /// Whether the advertising node can be reached.
     pub(super) reachable: bool,
 }
 
@@ -118,14 +118,14 @@ impl Services {
             work_commands: Vec::new(),
             last_date: Timestamp::UNIX_EPOCH,
             throttle: Throttle::new(options.advertise_hold),
-            corrections: BackOff::new(options.advertise_hold, CORRECTION_INTERVAL),
+            corrections: SlowingThrottle::new(options.advertise_hold, CORRECTION_INTERVAL),
             next: now + options.advertise_interval,
             newcomers: Newcomers::new(now),
         }
     }
 
     /// Takes an advertisement that came from a neighbour.
-    pub(super) fn receive(&mut self, ad: AdvertisementMessage, from: Origin<'_>, now: Now) -> Reception {
+    pub(super) fn receive(&mut self, ad: AdvertisementMessage, from: AdOrigin<'_>, now: Now) -> Reception {
         let AdvertisementMessage { advertisement, cancel } = ad;
         if advertisement.time.duration_since(now.wall) > MOST_AHEAD {
             return Reception::Incredible;
@@ -137,7 +137,7 @@ impl Services {
         let current = self.remote.get(&key).cloned();
         let date = self.remote.date(&key);
         let ahead = |date: Timestamp| date.duration_since(now.wall);
-        // One that withdrew while its clock was ahead is not kept out until then, once its clock is right.
+        // A withdrawal dated ahead of our clock gives way to an advertisement dated just now, by a corrected clock.
         let is_outdone =
             |date: &Timestamp| ahead(*date) > JUST_NOW && ahead(advertisement.time).abs() <= JUST_NOW;
         let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date).filter(|date| !is_outdone(date));
@@ -160,13 +160,13 @@ impl Services {
                 && old.tags == advertisement.tags
                 && old.work_commands == advertisement.work_commands
         });
-        let Origin { message, neighbour: heard_from, reachable, .. } = from;
+        let AdOrigin { message, neighbour: heard_from, reachable, .. } = from;
         let new = NewService { advertisement, now: now.wall, message, heard_from, expires, reachable };
         self.remote.put(&key, new);
         Reception::PassOn { news: !same }
     }
 
-    /// True if nothing as late is known of that service.
+    /// True if no advertisement or withdrawal as late is known of that service.
     pub(super) fn is_newer(&self, heard: &Advertisement) -> bool {
         let key = (heard.node_id.clone(), heard.service);
         let withdrawn = self.withdrawn.get(&key).map(|(date, _)| *date);
@@ -186,7 +186,7 @@ impl Services {
         Reception::Correct
     }
 
-    fn remember_withdrawal(&mut self, key: Key, date: Timestamp, tick: Tick) {
+    fn remember_withdrawal(&mut self, key: AdKey, date: Timestamp, tick: Tick) {
         if self.withdrawn.len() >= MOST_WITHDRAWN {
             let keep = self.withdrawn_time;
             self.withdrawn.retain(|_, (_, since)| tick.since(*since) < keep);
@@ -197,7 +197,7 @@ impl Services {
         self.withdrawn.insert(key, (date, tick));
     }
 
-    /// `node` restarted at `start`: what it said before holds only if it is renewed.
+    /// `node` restarted at `start`: its earlier advertisements hold only if they are renewed.
     pub(super) fn outdate(&mut self, node: &NodeId, start: Timestamp, now: Tick) {
         self.remote.outdate(node, start, now + self.unrenewed_time);
     }
@@ -217,7 +217,7 @@ impl Services {
         digest
     }
 
-    /// Drops what has not been renewed in time; whether anything was, and when the next one is due.
+    /// Drops services that were not renewed in time. Returns whether there were any, and when the next one is due.
     pub(super) fn expire(&mut self, now: Tick) -> (bool, Option<Tick>) {
         let (due, next) = self.remote.due(now);
         let any = !due.is_empty();
@@ -230,8 +230,8 @@ impl Services {
         self.remote.of(node).into_iter().for_each(|key| self.drop_heard(key, now));
     }
 
-    /// As if it had been withdrawn: a neighbour that repeats it is not believed.
-    fn drop_heard(&mut self, key: Key, now: Tick) {
+    /// Drops a service as if it had been withdrawn, so a neighbour that repeats it is not believed.
+    fn drop_heard(&mut self, key: AdKey, now: Tick) {
         if let Some(date) = self.remote.remove(&key) {
             self.remember_withdrawal(key, date, now);
         }
@@ -244,7 +244,7 @@ impl Services {
         tables.withdrawn = self.withdrawn.len() as u64;
     }
 
-    /// True if another node has offered something.
+    /// True if another node offers something.
     pub(super) fn knows(&self, node: &NodeId) -> bool {
         self.remote.knows(node)
     }
@@ -300,7 +300,7 @@ impl Services {
         Ok(())
     }
 
-    /// One message for each own service, as it was last announced: nodes that know it need not hear of it again.
+    /// One message for each own service, as it was last announced, so that nodes which know it do not pass it on again.
     pub(super) fn announced_messages(&mut self, now: Timestamp) -> Vec<Bytes> {
         let services: Vec<ServiceName> = self.local.keys().copied().collect();
         let message = |service| match self.announced.get(&service) {
@@ -315,7 +315,7 @@ impl Services {
         self.throttle.request(now);
     }
 
-    /// When they are to be announced next.
+    /// When the own services are to be announced next.
     pub(super) fn due(&self) -> Tick {
         [self.throttle.due(), self.corrections.due(), self.newcomers.due()]
             .into_iter()
@@ -323,19 +323,19 @@ impl Services {
             .fold(self.next, Tick::min)
     }
 
-    /// True if that is now.
+    /// True if they are to be announced now.
     pub(super) fn take_due(&mut self, now: Tick) -> bool {
         self.throttle.take(now) || self.due() <= now
     }
 
-    /// One message for each own service, dated now, and one for each that has to be withdrawn again.
+    /// One message for each own service, dated now, and one for each service to be withdrawn again.
     pub(super) fn own_messages(&mut self, now: Timestamp) -> Vec<AdvertisementMessage> {
         let phantoms = std::mem::take(&mut self.phantoms);
         let services: BTreeSet<ServiceName> = self.local.keys().copied().chain(phantoms).collect();
         services.into_iter().map(|service| self.own_message(service, now)).collect()
     }
 
-    /// The message that says how an own service stands: on offer, or withdrawn. Dates are as precise as controllers read them.
+    /// The message that offers or withdraws an own service. Dates grow by whole milliseconds, as controllers read them.
     pub(super) fn own_message(&mut self, service: ServiceName, now: Timestamp) -> AdvertisementMessage {
         let tick = SignedDuration::from_millis(1);
         self.last_date = now.max(self.last_date.checked_add(tick).unwrap_or(now));
@@ -378,12 +378,12 @@ impl Services {
         }
     }
 
-    /// What other nodes offer after that service, or from the first one on, as messages to pass on.
-    pub(super) fn messages_after(&self, last: Option<&Key>) -> impl Iterator<Item = (&Key, Bytes)> {
+    /// The messages of other nodes' services after `last`, or of all if it is `None`, to be passed on.
+    pub(super) fn messages_after(&self, last: Option<&AdKey>) -> impl Iterator<Item = (&AdKey, Bytes)> {
         self.remote.messages_after(last)
     }
 
-    /// All that is on offer, by node, a node's control service before its others; the own services are dated now.
+    /// All services on offer, by node, a node's control service first; our own are dated now.
     pub(super) fn list(&self, now: Timestamp) -> Vec<Arc<Advertisement>> {
         let own =
             self.local.iter().map(|(service, offer)| self.own_advertisement(*service, offer, now).into());
@@ -395,15 +395,15 @@ impl Services {
 }
 
 impl Mesh {
-    /// Announces a service of this node. One whose description no link could carry is refused, with
-    /// an [`Event::UpdateTooLarge`].
+    /// Announces a service of this node. Refused, with an [`Event::UpdateTooLarge`], if its description is too
+    /// long for a link.
     pub fn advertise(&mut self, service: ServiceName, offer: LocalService, now: Now) {
         let offered = self.services.offer(service, offer, now.wall);
         self.announce_or_refuse(offered, now);
     }
 
-    /// Replaces the work types in the control service's advertisement; refused, with an
-    /// [`Event::UpdateTooLarge`], if no link could carry them.
+    /// Replaces the work types in the control service's advertisement. Refused, with an
+    /// [`Event::UpdateTooLarge`], if they are too long for a link.
     pub fn set_work_commands(&mut self, commands: Vec<WorkCommand>, now: Now) {
         let set = self.services.set_work_commands(commands, now.wall);
         self.announce_or_refuse(set, now);
@@ -438,7 +438,7 @@ impl Mesh {
             return Ok(());
         };
         let (start, reachable) = (self.lsdb.start_of(&node), self.lsdb.reaches(&node));
-        match self.services.receive(ad, Origin { message: &message, neighbour, start, reachable }, now) {
+        match self.services.receive(ad, AdOrigin { message: &message, neighbour, start, reachable }, now) {
             Reception::Ignore => {}
             Reception::Incredible => {
                 self.counters.malformed += 1;
@@ -459,7 +459,7 @@ impl Mesh {
                 }
                 self.flood(&message, &[session, own_way.unwrap_or(session)]);
             }
-            // Not each time: of two nodes with our ID each goes on correcting the other.
+            // Throttled, because two nodes with our ID correct each other without end.
             Reception::Correct => self.services.corrections.request(now.tick),
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! The sessions with neighbours: who each one is, what its link costs, and when something was heard.
+//! The sessions with neighbours: who each neighbour is, what its link costs, and when it was last heard.
 //!
-//! A session greets until the other side has introduced itself, and is established from then on. The table knows which
-//! session stands for which neighbour. What a message means is decided elsewhere.
+//! A session sends greetings until the other side has introduced itself, and is established from then on. The table
+//! knows which session belongs to which neighbour. What a message means is decided elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,18 +11,18 @@ use super::anti_entropy::Comparison;
 use super::exchange::Exchange;
 use super::first_hand::HeldMessage;
 use super::probe::{Liveness, PeerKind};
-use super::quota::Quota;
+use super::quota::TableQuota;
 use super::{CloseReason, LinkPolicy, Tick};
 use crate::counters::NeighborStats;
 use crate::wire::{Cost, NodeId, RoutingUpdate};
 
-/// Updates and advertisements within [`FLOOD_WINDOW`] that an operator should know of: several times what a
-/// neighbour passes on while a mesh of a thousand nodes starts at once.
+/// The operator is told of a neighbour that sends this many updates and advertisements within [`FLOOD_WINDOW`]. Several
+/// times fewer come from a neighbour while a mesh of a thousand nodes starts at once.
 pub(super) const FLOOD: u32 = 30_000;
 const FLOOD_WINDOW: Duration = Duration::from_secs(10);
 
-/// Identifies one session and is never used again, so an event that comes late for an old session cannot reach a newer
-/// one with the same neighbour.
+/// Identifies one session. Never used again, so a late event of an old session cannot reach a newer session with the
+/// same neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
@@ -35,13 +35,13 @@ impl fmt::Display for SessionId {
 /// How far a session has come.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// We introduce ourselves again and again; the peer has not.
+    /// We introduce ourselves again and again, because the peer has not introduced itself yet.
     Greeting {
         /// Greetings sent so far.
         sent: u32,
-        /// When the next one is due.
+        /// When the next greeting is due.
         next: Tick,
-        /// Its introduction names a neighbour whose other session has to prove that it is alive.
+        /// The established session of the same neighbour, which has to prove that it is alive.
         contests: Option<SessionId>,
     },
     /// The peer is known.
@@ -53,18 +53,18 @@ pub(super) enum Phase {
 pub(super) struct Established {
     pub(super) peer: NodeId,
     pub(super) cost: Cost,
-    /// The newest update (epoch, sequence) in which the peer has listed us as its neighbour: newer ones must
-    /// go on doing so, while an older one may have been overtaken on its way.
+    /// The newest update (epoch, sequence) in which the peer has listed us as its neighbour: newer ones must list us,
+    /// too, while an older one may have been overtaken on its way.
     pub(super) listed: Option<(u64, u64)>,
-    /// The peer has answered our introduction: it lists us since, or sends what it sends only on an established session.
+    /// The peer has answered our introduction: it lists us, or has sent a message that needs an established session.
     pub(super) is_let_in: bool,
-    /// Another session claims to be this peer: until when this one has time to prove that it is alive.
+    /// The deadline to prove that this session is alive, set while another session claims to be with the same peer.
     pub(super) prove_alive_by: Option<Tick>,
     /// Whether the peer has the smaller name of the two.
     pub(super) is_first: bool,
-    /// Before this, the peer is not pinged again.
+    /// The peer is not pinged again before this.
     pub(super) next_ping: Tick,
-    /// When it was told last what it had not taken.
+    /// When the peer was last reminded of an update that it had not taken.
     pub(super) reminded: Tick,
     pub(super) liveness: Liveness,
     pub(super) comparison: Comparison,
@@ -78,23 +78,23 @@ pub(super) enum PeerUpdate {
     Process,
     /// The peer does not list us yet: our introduction has not reached it.
     NotIntroduced,
-    /// Older than what the peer has said since.
+    /// Older than an update that the peer has sent since.
     Overtaken,
 }
 
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct SessionState {
     policy: LinkPolicy,
     phase: Phase,
     last_heard: Tick,
-    /// How much later that is than it really was.
+    /// How far `forgive` has moved `last_heard` forward since something was really heard.
     forgiven: Duration,
     stats: NeighborStats,
-    /// Since when its updates and advertisements are counted, and how many there were.
+    /// When the present [`FLOOD_WINDOW`] began, and the updates and advertisements in it.
     recent: (Tick, u32),
 }
 
-impl Session {
+impl SessionState {
     fn new(policy: LinkPolicy, now: Tick) -> Self {
         let phase = Phase::Greeting { sent: 0, next: now, contests: None };
         let (forgiven, stats) = (Duration::ZERO, NeighborStats::default());
@@ -132,7 +132,7 @@ impl Session {
         }
     }
 
-    /// Counts an update or an advertisement. True once in each window in which the peer reaches [`FLOOD`].
+    /// Counts an update or an advertisement. True if the count reaches [`FLOOD`], so at most once in each window.
     pub(super) fn count_flooded(&mut self, now: Tick) -> bool {
         let (since, count) = &mut self.recent;
         if now.since(*since) >= FLOOD_WINDOW {
@@ -142,7 +142,7 @@ impl Session {
         *count == FLOOD
     }
 
-    /// Something was heard at `when`.
+    /// The peer was heard at `when`.
     pub(super) fn note_heard(&mut self, when: Tick) {
         self.last_heard = self.last_heard.max(when);
         self.forgiven = Duration::ZERO;
@@ -151,7 +151,7 @@ impl Session {
         }
     }
 
-    /// The same, reported later; false if it is not the latest.
+    /// The same, reported later; false if the peer was heard later than `when`.
     pub(super) fn note_activity(&mut self, when: Tick) -> bool {
         let latest = self.last_heard < when;
         if latest {
@@ -160,8 +160,9 @@ impl Session {
         latest
     }
 
-    /// This node was busy for that long, which is no silence of the peer. One standstill is forgiven in full. Many in a
-    /// row, as a flood brings them about, only up to `most`: they must not keep a dead neighbour alive.
+    /// This node was busy for `late`, so the peer was not silent in that time. The first delay since the peer was heard
+    /// is forgiven in full, further ones only up to `most` in total: a flood causes many, and must not keep a dead
+    /// neighbour alive.
     fn forgive(&mut self, late: Duration, most: Duration, now: Tick) {
         let room = if self.forgiven.is_zero() { late } else { most.saturating_sub(self.forgiven) };
         let grace = late.min(room);
@@ -185,7 +186,7 @@ impl Session {
 }
 
 impl Established {
-    /// Checks an update from the peer against what it said before.
+    /// Checks an update from the peer against its earlier ones.
     pub(super) fn check(&mut self, own: &NodeId, update: &RoutingUpdate) -> Result<PeerUpdate, CloseReason> {
         if update.forwarding_node != self.peer {
             let (from, to) = (self.peer.clone(), update.forwarding_node.clone());
@@ -216,34 +217,34 @@ impl Established {
 /// All sessions of a node.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    all: BTreeMap<SessionId, Session>,
+    all: BTreeMap<SessionId, SessionState>,
     by_peer: BTreeMap<NodeId, SessionId>,
-    /// Sessions to which more is to be sent than their links had room for so far.
+    /// Sessions that wait for room on their links, because more is to be sent.
     behind: BTreeSet<SessionId>,
-    /// Bytes that the names of unvouched neighbours take in the own update, by host.
-    unvouched: Quota<String>,
+    /// Bytes in our own update for the names of neighbours for which nothing vouches, by host.
+    unvouched: TableQuota<String>,
 }
 
 impl Sessions {
-    /// An own update may have that many bytes.
+    /// No sessions yet. Our own update may have at most `max_own_message` bytes.
     pub(super) fn new(max_own_message: usize) -> Self {
         Self {
             all: BTreeMap::new(),
             by_peer: BTreeMap::new(),
             behind: BTreeSet::new(),
-            unvouched: Quota::new(max_own_message / 5 * 4),
+            unvouched: TableQuota::new(max_own_message / 5 * 4),
         }
     }
 
     pub(super) fn open(&mut self, id: SessionId, policy: LinkPolicy, now: Tick) {
-        self.all.insert(id, Session::new(policy, now));
+        self.all.insert(id, SessionState::new(policy, now));
     }
 
-    pub(super) fn get(&self, id: SessionId) -> Option<&Session> {
+    pub(super) fn get(&self, id: SessionId) -> Option<&SessionState> {
         self.all.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+    pub(super) fn get_mut(&mut self, id: SessionId) -> Option<&mut SessionState> {
         self.all.get_mut(&id)
     }
 
@@ -265,11 +266,11 @@ impl Sessions {
         self.all.keys().copied().collect()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SessionId, &SessionState)> {
         self.all.iter().map(|(id, session)| (*id, session))
     }
 
-    /// The peer has introduced itself; what the link costs.
+    /// The peer has introduced itself. Returns what the link costs.
     pub(super) fn establish(
         &mut self,
         id: SessionId,
@@ -301,7 +302,7 @@ impl Sessions {
         Some(cost)
     }
 
-    /// Removes a session; `None` if there was none, else what is known of its peer if it was established.
+    /// Removes a session. `None` if there was none; `Some(None)` if it was not established.
     pub(super) fn remove(&mut self, id: SessionId) -> Option<Option<Box<Established>>> {
         let gone = self.all.remove(&id)?;
         let Phase::Established(established) = gone.phase else { return Some(None) };
@@ -314,15 +315,14 @@ impl Sessions {
         Some(Some(established))
     }
 
-    /// The peer's host, if nothing vouches for the peer and those like it have left no room for its name: a part of the
-    /// own update is kept for neighbours that the configuration knows, and one host's leave some of the rest to
-    /// others.
+    /// The peer's host, if nothing vouches for the peer and there is no room for its name: a part of our own update is
+    /// reserved for neighbours that the configuration knows, and one host cannot use up the rest.
     pub(super) fn crowded_host(&self, id: SessionId, peer: &NodeId) -> Option<String> {
         let host = self.get(id)?.policy.unknown_host()?;
         (!self.unvouched.admits(host, name_bytes(peer), 0)).then(|| host.clone())
     }
 
-    /// Notes that more is to be sent on a session; false if that was noted already.
+    /// Notes that more is to be sent on a session; false if this was noted already.
     pub(super) fn set_behind(&mut self, id: SessionId) -> bool {
         self.behind.insert(id)
     }
@@ -343,7 +343,7 @@ impl Sessions {
         }
     }
 
-    /// This node was busy for that long: extends the deadlines of all neighbours.
+    /// This node was busy for `late`: extends the deadlines of all neighbours.
     pub(super) fn forgive(&mut self, late: Duration, most: Duration, now: Tick) {
         self.all.values_mut().for_each(|session| session.forgive(late, most, now));
     }
@@ -356,7 +356,7 @@ impl Sessions {
 
     /// The sessions that wait for the end of `living`, oldest first.
     pub(super) fn contesters(&self, living: SessionId) -> Vec<SessionId> {
-        let contests = |session: &Session| matches!(session.phase, Phase::Greeting { contests: Some(other), .. } if other == living);
+        let contests = |session: &SessionState| matches!(session.phase, Phase::Greeting { contests: Some(other), .. } if other == living);
         self.all.iter().filter(|(_, session)| contests(session)).map(|(&id, _)| id).collect()
     }
 
@@ -369,9 +369,9 @@ impl Sessions {
     }
 }
 
-/// About what a neighbour of that name takes in our update.
+/// About how many bytes a neighbour of that name takes in our update.
 fn name_bytes(peer: &NodeId) -> usize {
-    // Its cost, and the punctuation between them.
+    // The cost of the link, and punctuation.
     const REST: usize = 8;
     serde_json::to_string(peer).map_or(peer.as_str().len(), |printed| printed.len()) + REST
 }

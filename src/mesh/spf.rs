@@ -1,7 +1,7 @@
 //! Shortest path first: from the links that count to the first hop towards every node.
 //!
-//! A computation is a value with all that it needs, so it can run on another thread. It starts afresh each time; how
-//! often is the throttle's business. Ties between equally short paths go to the path with fewer hops, then to the
+//! A computation is a value with all that it needs, so it can run on another thread. Each one starts from nothing; the
+//! throttle decides how often. Ties between equally short paths go to the path with fewer hops, then to the
 //! neighbour whose name sorts first, so the same links always give the same routes. Knows nothing of sessions.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -14,7 +14,7 @@ use petgraph::visit::EdgeRef;
 use super::status::{Hops, LinkCosts, Links};
 use crate::wire::{Cost, NodeId};
 
-/// One computation, ready to run.
+/// A computation, ready to run.
 #[derive(Debug, Clone)]
 pub struct RouteComputation {
     pub(super) origin: NodeId,
@@ -26,11 +26,11 @@ pub struct RouteComputation {
 #[derive(Debug)]
 pub struct ComputedRoutes {
     pub(super) hops: Arc<Hops>,
-    /// Some node has another first hop, or none any more, or one at last.
+    /// Some node has gained, lost or changed its first hop.
     pub(super) changed: bool,
     /// Nodes that have become reachable.
     pub(super) gained: Vec<NodeId>,
-    /// Nodes that no longer are.
+    /// Nodes that are no longer reachable.
     pub(super) lost: Vec<NodeId>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn costs(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64>
     reached.map(|(&name, cost)| (name.clone(), cost)).collect()
 }
 
-/// The links between nodes that list links themselves, by the nodes' places in the order of names.
+/// The links between nodes that list links themselves. A node's index is its place in the order of names.
 struct Graph<'a> {
     names: Vec<&'a NodeId>,
     edges: Csr<(), f64>,
@@ -101,8 +101,8 @@ impl<'a> Graph<'a> {
     }
 
     /// The first hop towards each reachable node. An edge is tight if a shortest path may use it. One pass over the
-    /// tight edges, outward from the origin, reaches every reachable node and never runs in a circle, even where a
-    /// cost drowns in rounding.
+    /// tight edges, outward from the origin, visits every reachable node once, so it ends even where rounding makes a
+    /// cost vanish in a sum.
     fn hops(&self, origin: &NodeId) -> Hops {
         let Some(origin) = self.index(origin) else { return Hops::new() };
         let costs = self.costs(origin);

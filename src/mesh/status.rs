@@ -1,4 +1,4 @@
-//! What a node knows of its mesh, as plain data: a snapshot, a node's counters, and how much it remembers.
+//! What a node knows of its mesh, as plain data: a snapshot, the node's counters, and how much it remembers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
+use super::broken_links::{Break, Breaks};
+use super::outage::{self, NodeOutage};
 use super::probe::PeerKind;
 use super::{Mesh, Now, SessionId, spf};
 use crate::counters::{Counters, NeighborStats, Tables};
@@ -27,19 +29,19 @@ pub struct Neighbour {
     pub session: SessionId,
     /// Cost of the link.
     pub cost: Cost,
-    /// It answers our probes, which decide whether it is alive and what it lacks.
+    /// Whether it answers our probes, which show whether it is alive and what it lacks.
     pub is_meshd: bool,
     /// Smoothed time from a probe to its answer.
     pub rtt: Option<Duration>,
-    /// Share of the last 32 probes that stayed without an answer, from 0 to 1.
+    /// Share of the last 32 probes that were not answered, from 0 to 1.
     pub loss: f64,
-    /// What it has sent so far.
+    /// Counts of what it has sent so far.
     pub stats: NeighborStats,
 }
 
-/// One consistent view. Its large parts are shared with the core, so taking it costs little.
+/// A consistent snapshot. It shares its large parts with the core, so it is cheap to take.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Status {
+pub struct MeshStatus {
     /// Established sessions: neighbour and cost.
     pub connections: BTreeMap<NodeId, Cost>,
     /// The same sessions in more detail.
@@ -52,27 +54,41 @@ pub struct Status {
     pub routing_table: Arc<Hops>,
     /// Services on offer, by node; a node's control service stands before its others. None is dated later than when it came.
     pub advertisements: Vec<Arc<Advertisement>>,
-    /// How much later than shown services are dated, of those that were dated ahead of our clock when they came.
+    /// For services dated ahead of our clock when they came: how much later their own date is than the one shown.
     pub dated_ahead: BTreeMap<(NodeId, ServiceName), SignedDuration>,
     /// Known links: from, to, cost.
     pub known_connection_costs: Arc<LinkCosts>,
-    /// The neighbours that brought updates in this node's name that it had not sent, and how long ago the last one, the
-    /// latest first.
+    /// Links that have counted and do not any more.
+    pub broken_links: Arc<Breaks>,
+    /// The neighbours that brought updates in this node's name that it had not sent, and how long ago the last one
+    /// came; latest first.
     pub spoken_for: Vec<(NodeId, Duration)>,
 }
 
-impl Status {
-    /// What the shortest path from that node to each other one costs, over the known links.
+impl MeshStatus {
+    /// The cost of the shortest path over the known links from `from` to each reachable node.
     pub fn path_costs(&self, from: &NodeId) -> BTreeMap<NodeId, f64> {
         spf::costs(from, &self.known_connection_costs)
+    }
+
+    /// Each broken link once, with the lesser name first.
+    pub fn each_broken_link(&self) -> impl Iterator<Item = (&NodeId, &NodeId, &Break)> {
+        let ends =
+            self.broken_links.iter().flat_map(|(a, others)| others.iter().map(move |(b, link)| (a, b, link)));
+        ends.filter(|(a, b, _)| a < b)
+    }
+
+    /// What is out of reach of `own`, whose status this is, and behind which lost nodes.
+    pub fn outages(&self, own: &NodeId) -> Vec<NodeOutage> {
+        outage::outages(own, &self.known_connection_costs, &self.routing_table, &self.broken_links)
     }
 }
 
 impl Mesh {
     /// What is known of the mesh.
-    pub fn status(&self, now: Now) -> Status {
+    pub fn status(&self, now: Now) -> MeshStatus {
         let neighbours = self.neighbours();
-        Status {
+        MeshStatus {
             connections: neighbours.iter().map(|(peer, neighbour)| (peer.clone(), neighbour.cost)).collect(),
             neighbours,
             counters: self.counters,
@@ -81,6 +97,7 @@ impl Mesh {
             advertisements: self.services.list(now.wall),
             dated_ahead: self.services.remote.ahead(),
             known_connection_costs: self.lsdb.links().clone(),
+            broken_links: self.lsdb.broken().clone(),
             spoken_for: self.duplicates.speakers(now.tick),
         }
     }

@@ -1,7 +1,7 @@
-//! "Soon, but not too often": the first request is granted at once, those that follow closely are combined.
+//! "Soon, but not too often": the first request is granted at once, and requests that follow closely are combined.
 //!
-//! [`Throttle`] keeps a fixed distance; [`BackOff`] waits longer while requests go on, on the model of RFC 8405, so that
-//! one change takes effect at once and a storm of them costs little.
+//! [`Throttle`] keeps a fixed distance between two actions. [`SlowingThrottle`] waits longer while requests go on, as
+//! in RFC 8405, so that a single change takes effect at once and a storm of changes costs little. Knows no actions.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// At least `hold` between two of them.
+    /// Keeps two actions at least `hold` apart.
     pub(super) fn new(hold: Duration) -> Self {
         Self { hold, last: None, due: None }
     }
 
-    /// Asks for the action: now if it has rested for the hold time, else when it has.
+    /// Asks for the action: now, or once the hold time since the last one is over.
     pub(super) fn request(&mut self, now: Tick) {
         let earliest = self.last.map_or(now, |last| (last + self.hold).max(now));
         self.due = Some(self.due.map_or(earliest, |due| due.min(earliest)));
@@ -41,35 +41,35 @@ impl Throttle {
         due
     }
 
-    /// The action has just been done, whatever the cause.
+    /// The action has just been done, for whatever cause.
     pub(super) fn note_done(&mut self, now: Tick) {
         self.due = None;
         self.last = Some(now);
     }
 }
 
-/// Requests that follow the first one within this time are still answered quickly.
+/// Requests within this time after the first one are still granted quickly.
 const TIME_TO_LEARN: Duration = Duration::from_millis(500);
-/// After this long without requests the next one is a first one again.
+/// After this long without requests, the next one counts as a first one again.
 const HOLD_DOWN: Duration = Duration::from_secs(5);
 
-/// The same, more slowly while requests go on.
+/// A [`Throttle`] that slows down while requests go on.
 #[derive(Debug)]
-pub(super) struct BackOff {
+pub(super) struct SlowingThrottle {
     throttle: Throttle,
     short: Duration,
     long: Duration,
-    /// When the present series of requests began, and its latest one.
+    /// When the present series of requests began, and when its latest request came.
     series: Option<(Tick, Tick)>,
 }
 
-impl BackOff {
-    /// At least `short` between two of them at first, `long` once requests go on.
+impl SlowingThrottle {
+    /// Keeps two actions at least `short` apart at first, and `long` once requests go on.
     pub(super) fn new(short: Duration, long: Duration) -> Self {
         Self { throttle: Throttle::new(short), short, long, series: None }
     }
 
-    /// Makes the long distance longer: the action has become more expensive.
+    /// Replaces the long distance, because the cost of the action has changed.
     pub(super) fn set_long(&mut self, long: Duration) {
         self.long = long;
     }
@@ -81,7 +81,7 @@ impl BackOff {
         };
         self.series = Some((began, now));
         self.throttle.hold = if now.since(began) < TIME_TO_LEARN { self.short } else { self.long };
-        // What is waited for already is not put off.
+        // An action that is due already is not put off.
         if self.throttle.due.is_none() {
             self.throttle.request(now);
         }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn one_change_is_done_at_once_and_a_storm_rarely() {
-        let mut throttle = BackOff::new(Duration::from_millis(20), Duration::from_millis(250));
+        let mut throttle = SlowingThrottle::new(Duration::from_millis(20), Duration::from_millis(250));
         throttle.request(at(10_000));
         assert!(throttle.take(at(10_000)), "at once");
         let mut done = Vec::new();

@@ -1,7 +1,7 @@
 //! The IDs of routing updates that are passed on without being believed: each is passed on once.
 //!
-//! All others are known by epoch and sequence, so nothing need be remembered of them. Bounded twice, by age and by
-//! number: forgetting one early costs one more round of a flood.
+//! All other updates are recognised by epoch and sequence, so their IDs need not be remembered. Bounded by age and by
+//! number: forgetting an ID early only lets its update flood once more.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::Tick;
 use crate::wire::NameHash;
 
 /// Most IDs kept; about 2.5 MB.
-const MOST: usize = 65_536;
+const MOST_IDS: usize = 65_536;
 
 /// A memory of update IDs.
 #[derive(Debug)]
@@ -31,10 +31,10 @@ impl UpdateIds {
         self.order.len()
     }
 
-    /// Notes `id`; false if it was known.
+    /// Notes `id`; false if it was noted already.
     pub(super) fn insert(&mut self, id: &str, now: Tick) -> bool {
         while let Some(&(when, old)) = self.order.front() {
-            if now.since(when) < self.keep && self.order.len() < MOST {
+            if now.since(when) < self.keep && self.order.len() < MOST_IDS {
                 break;
             }
             self.order.pop_front();
@@ -49,7 +49,7 @@ impl UpdateIds {
     }
 }
 
-/// IDs have 8 bytes, which are their own key; other lengths, which a peer may make up, are hashed.
+/// An ID of 8 bytes is its own key. Other lengths, which a peer may make up, are hashed.
 pub(super) fn update_key(id: &str) -> u64 {
     <[u8; 8]>::try_from(id.as_bytes()).map_or_else(|_| NameHash::of(id).0, u64::from_le_bytes)
 }
@@ -70,9 +70,9 @@ mod tests {
     #[test]
     fn a_flood_of_ids_does_not_grow_it_without_bound() {
         let mut seen = UpdateIds::new(Duration::from_secs(3600));
-        for i in 0..3 * MOST {
+        for i in 0..3 * MOST_IDS {
             seen.insert(&format!("{i:08}"), Tick::default());
         }
-        assert!(seen.ids.len() <= MOST && seen.order.len() <= MOST);
+        assert!(seen.ids.len() <= MOST_IDS && seen.order.len() <= MOST_IDS);
     }
 }

@@ -1,7 +1,7 @@
 //! The bound on protocol messages that wait to be written, over all links of a node.
 //!
-//! Owns the bound and each link's share of it: a megabyte, and less where many links hold much. Stalled links thus
-//! leave room for one that reads, and a link that holds little gets some as long as there is any. Knows no messages.
+//! Owns the bound and each link's share of it: a megabyte, and less if other links hold much. So stalled links leave
+//! room for links that read, and a link that holds little gets room while there is any. Knows no messages.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 
 use crate::wire::MAX_MESSAGE;
 
-/// Bytes of protocol messages that may wait or be in writing on all links together.
+/// Most bytes of protocol messages that wait or are being written, on all links together.
 pub(super) const LIMIT: usize = 64 << 20;
-/// The most that one link may hold: enough to keep its writer busy.
-const MOST: usize = 1 << 20;
-/// Where room is scarce, a link may hold this fraction of what the others leave.
+/// Most bytes of one link: enough to keep its writer busy.
+const MOST_OF_LINK: usize = 1 << 20;
+/// A link may hold at most one part in this many of the bytes that others leave beyond the reserve.
 const PARTS: usize = 5;
-/// Kept for links that hold less than a long message.
+/// Reserved for links that hold less than a long message.
 const RESERVE: usize = LIMIT / 4;
 
 /// The shared bound.
@@ -27,8 +27,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Takes `len` bytes for a link that holds `held` already; false if that is more than its share. One task takes,
-    /// others only give back.
+    /// Takes `len` bytes for a link that already holds `held`; false if this exceeds its share. Only one task may take;
+    /// others may give back meanwhile.
     pub(super) fn take(&self, held: usize, len: usize) -> bool {
         let free = self.free();
         let fits = len <= free && (held + len <= MAX_MESSAGE || held + len <= share(free, held));
@@ -38,15 +38,15 @@ impl Budget {
         fits
     }
 
-    /// Bytes that a link which holds `held` may take of what can wait, beyond which a last message may go; `None` if
-    /// that might not fit. Half of its share is kept for what cannot wait.
+    /// How many bytes of messages that can wait a link may take now that holds `held`; the last message may exceed
+    /// this. `None` if a long message might not fit. Half of the link's share is kept for messages that cannot wait.
     pub(super) fn room(&self, held: usize) -> Option<usize> {
         let free = self.free();
         let room = (share(free, held) / 2).saturating_sub(held);
         if room >= MAX_MESSAGE {
             return Some(room);
         }
-        // One message always fits.
+        // An idle link may take one message, if a long one would fit.
         (held == 0 && free >= MAX_MESSAGE).then_some(1)
     }
 
@@ -60,7 +60,7 @@ impl Budget {
         }
     }
 
-    /// Whether [`Budget::freed`] is to fire. Set it before looking for room.
+    /// Sets whether [`Budget::freed`] is to fire. Set before looking for room, so that no release is missed.
     pub(super) fn want(&self, wanted: bool) {
         self.wanted.store(wanted, Ordering::SeqCst);
     }
@@ -77,5 +77,5 @@ impl Budget {
 
 /// The share of a link that holds `held` bytes now.
 fn share(free: usize, held: usize) -> usize {
-    ((free.saturating_sub(RESERVE) + held) / PARTS).min(MOST)
+    ((free.saturating_sub(RESERVE) + held) / PARTS).min(MOST_OF_LINK)
 }

@@ -1,4 +1,4 @@
-//! The clocks behind the times that the core gets as arguments.
+//! The clocks that give the times which the core gets as arguments. Decides nothing.
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -7,11 +7,11 @@ use crate::mesh::{Now, Tick};
 
 /// Converts tokio's monotonic clock into the core's ticks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub(super) struct TickClock {
     origin: Instant,
 }
 
-impl Clock {
+impl TickClock {
     pub(super) fn start() -> Self {
         Self { origin: Instant::now() }
     }

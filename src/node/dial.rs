@@ -1,5 +1,5 @@
-//! The peers that this node dials, also while there is no session with them: who answered there last, and why the last
-//! session ended. Owns nothing that decides: it is for operators alone.
+//! The peers that this node dials, even while there is no session with them: who answered there last, and why sessions
+//! ended. For operators and the log alone: no other decision depends on it.
 
 use std::sync::{Arc, Weak};
 
@@ -8,42 +8,42 @@ use parking_lot::Mutex;
 use crate::backend::{DialSpec, Direction};
 use crate::wire::NodeId;
 
-/// A peer that is dialled for as long as it is configured.
+/// A peer that is dialled while it is configured.
 #[derive(Debug)]
 pub(super) struct Dial {
     address: String,
     host_and_port: String,
-    /// A plain lock, for reading and replacing alone.
+    /// A plain lock, because it is held only to read or change the state.
     state: Mutex<DialState>,
 }
 
 #[derive(Debug, Default)]
 struct DialState {
     answered: Option<NodeId>,
-    /// Why sessions have ended since the last one was up, each reason once.
+    /// Why sessions have ended since one was last up, each reason once.
     ends: Vec<LinkEnd>,
 }
 
-/// Reasons that are remembered of a dial.
+/// Most reasons that are remembered for a dial.
 const MOST_ENDS: usize = 16;
 
-/// Why there is no session, as of the last one or the last attempt.
+/// Why there is no session: how the last session or attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// There was one, which ended.
+    /// A session was up and ended.
     Lost(String),
-    /// None came up.
+    /// No session came up.
     Failed(String),
-    /// This node refused it.
+    /// This node refused the session.
     Refused(String),
-    /// The peer refused it.
+    /// The peer refused the session.
     RefusedByPeer,
-    /// The neighbour is linked already, by a session of that direction.
+    /// The neighbour is linked already, by a session in that direction.
     InReserve(Direction),
 }
 
 impl Dial {
-    /// A node has introduced itself there.
+    /// A node has introduced itself at this address.
     pub(super) fn note(&self, node: &NodeId) {
         self.state.lock().answered = Some(node.clone());
     }
@@ -53,8 +53,9 @@ impl Dial {
         self.state.lock().ends.clear();
     }
 
-    /// A session has ended, or there was none. True if none has ended for that reason since one was up: what a peer refuses
-    /// may end now by its word, and now by a connection that it closed before that was read.
+    /// A session has ended, or none came up. True if none has ended for this reason since one was last up. Remembers
+    /// several reasons, because a refusal may show as a reject or, if the connection closes before we read it, as a
+    /// lost link.
     pub(super) fn note_end(&self, end: &LinkEnd) -> bool {
         let ends = &mut self.state.lock().ends;
         let is_news = !ends.contains(end);
@@ -68,17 +69,18 @@ impl Dial {
 /// A peer that is dialled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DialStatus {
-    /// What carries the link, and where it leads.
+    /// The transport, and the address that is dialled.
     pub address: String,
-    /// The latter alone.
+    /// The address that is dialled, alone.
     pub host_and_port: String,
-    /// The node that answered there last, if one has.
+    /// The node that answered there last, if any has.
     pub node_id: Option<NodeId>,
-    /// Why it has no session, unless it has one or was never dialled: a refusal if there was one, else the last reason.
+    /// Why it has no session: the last refusal if there was one, else the last reason. `None` if it has one or was
+    /// never dialled.
     pub ended: Option<LinkEnd>,
 }
 
-/// All of them, in the order in which they were configured. Locked for a look or an entry.
+/// All dials, in the order of configuration. Locked only to read the list or add an entry.
 #[derive(Debug, Default)]
 pub(super) struct Dials(Mutex<Vec<Weak<Dial>>>);
 

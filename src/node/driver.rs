@@ -1,7 +1,7 @@
 //! The task that owns the mesh protocol: it feeds the core with inputs and carries out its outputs.
 //!
-//! It waits for its inbox and for the protocol's timers, never for a full queue. [`Mesh`] decides everything; the
-//! driver logs the decisions.
+//! It waits for inputs, commands, timers and freed room, but never for a full queue. [`Mesh`] decides everything about
+//! the protocol; the driver logs the decisions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,16 +9,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use super::budget::Budget;
-use super::clock::Clock;
+use super::clock::TickClock;
 use super::dial::Dial;
-use super::forwarding::{Forwarding, ForwardingPlane};
+use super::forwarding::{ForwardingPlane, ForwardingTable};
 use super::handle::StopCause;
 use super::link_log::{Ended, LinkLog};
 use super::port::{Notice, ServicePort};
@@ -27,27 +26,28 @@ use super::session::{SessionContext, SessionShared};
 use super::stats::LinkStatus;
 use crate::backend;
 use crate::mesh::{
-    Class, CloseReason, ComputedRoutes, Event, LinkPolicy, Mesh, Neighbour, RouteComputation, SendError,
+    CloseReason, ComputedRoutes, Event, LinkPolicy, Mesh, Neighbour, QueueClass, RouteComputation, SendError,
     SessionId,
 };
 use crate::wire::{Cost, DataHeader, NodeId, Problem, ServiceName, Unreachable};
 
-/// Inputs handled between two looks at the timers.
+/// Most inputs that are handled between two looks at the timers.
 const BATCH: usize = 256;
 
-/// Former neighbours that are remembered.
+/// Most former neighbours that are remembered, and most bytes of the reason, which the other end may have written.
 const MOST_LOST: usize = 256;
+const MOST_REASON: usize = 256;
 
-/// What reaches the driver from links and sockets, in a bounded channel.
+/// Inputs from links and sockets, which reach the driver over a bounded channel.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A message that the readers could not forward by themselves, with its permit to wait.
+    /// A message that the readers do not forward by themselves, with its permit to wait.
     Packet(SessionId, Bytes, OwnedSemaphorePermit),
     /// A link has come up.
     Opened(Box<NewSession>),
     /// A link has gone down, and why.
     Ended(SessionId, String),
-    /// A datagram of this node that the forwarding table does not decide.
+    /// A datagram of this node about which the forwarding table does not decide.
     Originate(DataHeader, Bytes),
     /// The routes of a large mesh have been computed.
     Routes(ComputedRoutes),
@@ -61,26 +61,26 @@ pub(super) struct NewSession {
     pub(super) link: CancellationToken,
     /// The peer that was dialled, if one was.
     pub(super) dial: Option<Arc<Dial>>,
-    /// Gets what shows when the session has ended.
+    /// Gets the session's shared state, which shows when the session has ended.
     pub(super) reply: oneshot::Sender<Arc<SessionShared>>,
 }
 
-/// What a [`NodeHandle`](super::NodeHandle) wants done, in the turn of the driver.
+/// A function that a [`NodeHandle`](super::NodeHandle) has the driver run.
 pub(super) type Command = Box<dyn FnOnce(&mut Driver) + Send>;
 
 /// The driver's state.
 pub(super) struct Driver {
     pub(super) mesh: Mesh,
     pub(super) plane: Arc<ForwardingPlane>,
-    pub(super) clock: Clock,
+    pub(super) clock: TickClock,
     pub(super) max_idle: Duration,
     pub(super) inbox_sender: mpsc::Sender<Input>,
     pub(super) sessions: BTreeMap<SessionId, Arc<SessionShared>>,
-    /// Sessions whose peers have introduced themselves, and may still refuse this node.
+    /// Sessions whose peers have introduced themselves, but may still refuse this node.
     pub(super) introduced: BTreeMap<SessionId, (NodeId, Cost)>,
     pub(super) link_log: LinkLog,
-    /// Neighbours whose last link has ended, and when: for operators alone.
-    pub(super) lost: BTreeMap<NodeId, Timestamp>,
+    /// Neighbours whose last link has ended, and why; for operators alone.
+    pub(super) lost: BTreeMap<NodeId, String>,
     pub(super) next_session: u64,
     pub(super) stop: CancellationToken,
     pub(super) stop_cause: Option<oneshot::Sender<StopCause>>,
@@ -112,7 +112,7 @@ impl Driver {
                     debug_assert!(count > 0, "the driver holds a sender itself");
                     for input in batch.drain(..) {
                         self.take(input);
-                        // A flood of inputs must not keep this node's own clients waiting.
+                        // Commands run in between, so that a flood of inputs does not delay this node's own clients.
                         if let Ok(command) = commands.try_recv() {
                             command(&mut self);
                         }
@@ -130,7 +130,7 @@ impl Driver {
         self.shut_down();
     }
 
-    /// Readers that forward packets only note the time; the core learns it here.
+    /// Readers that forward packets only note the time; tells the core about it.
     fn report_activity(&mut self) {
         for (&id, shared) in &self.sessions {
             self.mesh.handle_activity(id, shared.heard());
@@ -149,14 +149,14 @@ impl Driver {
             Input::Ended(session, cause) => {
                 debug!(%session, %cause, "link ended");
                 if let Some(shared) = self.sessions.get(&session) {
-                    // The first cause counts.
+                    // Only the first cause counts.
                     let _known = shared.cause.set(cause);
                 }
                 self.mesh.handle_session_closed(session, now);
             }
             Input::Routes(computed) => self.mesh.handle_routes(&computed, now.tick),
             Input::Originate(header, payload) => {
-                // As on any datagram network, the sender learns of a loss by a notice or not at all.
+                // As on any datagram network, the sender learns of a loss from a notice, or not at all.
                 if self.mesh.originate(header, &payload, now) == Err(SendError::ServiceUnknown) {
                     self.notice_own_service_unknown(&header);
                 }
@@ -165,7 +165,7 @@ impl Driver {
         self.flush();
     }
 
-    /// Answers for this node's own services what another node would answer for its services.
+    /// Gives the notice that a remote node would send for its own services.
     fn notice_own_service_unknown(&self, header: &DataHeader) {
         if let Some(port) = self.plane.port(header.from_service) {
             let id = &self.plane.id;
@@ -242,26 +242,26 @@ impl Driver {
         }
     }
 
-    fn transmit(&mut self, session: SessionId, message: Bytes, class: Class) {
+    fn transmit(&mut self, session: SessionId, message: Bytes, class: QueueClass) {
         let Some(shared) = self.sessions.get(&session) else { return };
         match class {
-            Class::Data => {
+            QueueClass::Data => {
                 let Ok(header) = DataHeader::parse(&message) else { return };
                 let _dropped = shared.queue.push_data(&header, message, IfFull::Drop);
             }
-            Class::Control if shared.queue.push_control(message) => {}
-            Class::Control => self.mesh.handle_no_room(session),
+            QueueClass::Control if shared.queue.push_control(message) => {}
+            QueueClass::Control => self.mesh.handle_no_room(session),
         }
     }
 
-    /// There is room for protocol messages again: offers it to the sessions that lack some.
+    /// There is room for protocol messages again: offers it to the sessions that are behind.
     fn offer_room(&mut self) {
         let behind: Vec<SessionId> = self.mesh.behind().collect();
         behind.into_iter().for_each(|session| self.send_missing(session));
         self.budget.want(self.mesh.behind().next().is_some());
     }
 
-    /// Sends a session that is behind as much as its link has room for.
+    /// Sends as much on a session that is behind as its link has room for.
     fn send_missing(&mut self, session: SessionId) {
         self.budget.want(true);
         let Some(shared) = self.sessions.get(&session) else { return };
@@ -309,14 +309,14 @@ impl Driver {
             Event::OffersChanged => {
                 self.plane.offers.send_replace(());
             }
-            // No stream to that node may be open.
+            // The send fails if nobody listens, because no stream is open.
             Event::NodeRestarted(node) => drop(self.plane.restarted.send(node)),
             Event::SpokenFor { session, epoch } => warn!(
                 node = %self.plane.id, peer = self.peer(session), epoch,
-                "somebody speaks in this node's name, by this neighbour: give each node an ID of its own"
+                "another node uses this node's ID, and its messages come through this neighbour: give each node an ID of its own"
             ),
             Event::WeAreDuplicate => {
-                error!(node = %self.plane.id, "a node with our ID and a certificate for it was here first: stopping");
+                error!(node = %self.plane.id, "another node with this ID and a certificate for it was there first: stopping");
                 self.stop_for(StopCause::Duplicate);
             }
             Event::UpdateTooLarge(error) => error!(%error, "routing update exceeds the frame limit"),
@@ -326,11 +326,11 @@ impl Driver {
     /// Runs a long computation on another thread; its result comes back through the inbox.
     fn compute_routes(&self, computation: RouteComputation) {
         let inbox = self.inbox_sender.clone();
-        // A node that has stopped needs no routes.
+        // The send fails only if the node has stopped, which needs no routes then.
         tokio::task::spawn_blocking(move || drop(inbox.blocking_send(Input::Routes(computation.run()))));
     }
 
-    /// Tells of a link that is up, once its peer lets this node in.
+    /// Logs a link as up once its peer has let this node in.
     fn note_let_in(&mut self, session: SessionId) {
         if self.mesh.is_let_in(session)
             && let Some((peer, cost)) = self.introduced.remove(&session)
@@ -347,14 +347,17 @@ impl Driver {
             let was_up = !is_undecided && shared.established.load(Ordering::Acquire);
             let is_other = |id: &&SessionId| peer.is_some() && self.mesh.peer(**id) == peer;
             let other = self.sessions.keys().find(is_other).map(|id| self.sessions[id].direction);
-            self.link_log.ended(&Ended { peer, on: &shared, reason, was_up, other });
+            let ended = Ended { peer, on: &shared, reason, was_up, other };
+            self.link_log.ended(&ended);
             if let Some(peer) = peer.filter(|_| was_up && other.is_none()) {
                 if self.lost.len() >= MOST_LOST {
                     self.lost.pop_first();
                 }
-                self.lost.insert(peer.clone(), self.clock.now().wall);
+                let mut why = ended.why();
+                why.truncate(why.floor_char_boundary(MOST_REASON));
+                self.lost.insert(peer.clone(), why);
             }
-            // One that was refused, as there is another session with it, is known as well.
+            // A peer that was refused because it has another session is known as well.
             peer.into_iter().for_each(|peer| shared.note_peer(peer));
             shared.close();
         }
@@ -380,7 +383,7 @@ impl Driver {
         let established = self.sessions.iter().filter(|(_, c)| c.established.load(Ordering::Acquire));
         let queues: HashMap<_, _> = established.map(|(&id, c)| (id, c.queue.clone())).collect();
         let routes = self.mesh.routes().clone();
-        self.plane.table.store(Arc::new(Forwarding { routes, queues }));
+        self.plane.table.store(Arc::new(ForwardingTable { routes, queues }));
         self.plane.replaced.send_replace(());
     }
 

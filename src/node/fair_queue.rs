@@ -1,4 +1,4 @@
-//! Datagrams that wait for one link, by source: each source gets its turn, however much another sends.
+//! Datagrams that wait for one link, by source: each source gets its turn, however much the others send.
 //!
 //! Stochastic fair queueing with deficit round robin: a few bits of a source's hash choose its bucket, a turn is
 //! measured in bytes, and when the queue is full the fullest bucket loses its newest datagram.
@@ -10,32 +10,32 @@ use bytes::Bytes;
 
 use crate::backend::PacketPool;
 
-/// Bytes that may wait.
+/// Most bytes that may wait.
 pub(super) const LIMIT: usize = 4 << 20;
-/// Buckets that sources fall into.
+/// Buckets for sources.
 const BUCKETS: usize = 32;
 /// Bytes of a turn.
 const QUANTUM: usize = 32 << 10;
-/// Beyond this many waiting bytes, datagrams are copied: each would otherwise hold the whole buffer that it
-/// was read into, many times its own size.
+/// Beyond this many waiting bytes, datagrams are copied, because each would otherwise keep the whole buffer
+/// that it was read into, many times its own size.
 const COPY_BEYOND: usize = 1 << 20;
-/// Slots that an empty bucket keeps: as many as one read brings.
+/// Slots that an empty bucket keeps: enough for the datagrams of one read.
 const IDLE_SLOTS: usize = 256;
 
 #[derive(Debug, Default)]
 struct Bucket {
     waiting: VecDeque<Bytes>,
     bytes: usize,
-    /// Where its datagrams are copied to: together with those that leave before and after them.
+    /// Memory for copies of its datagrams, next to those that leave before and after them.
     copies: PacketPool,
 }
 
 /// The waiting datagrams.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
-    /// Made when the first datagram comes: most links of a large mesh carry none.
+    /// Created with the first datagram, because most links of a large mesh carry none.
     buckets: Vec<Bucket>,
-    /// Buckets that have something, in the order of their turns.
+    /// Buckets with datagrams, in the order of their turns.
     turns: VecDeque<usize>,
     bytes: usize,
 }
@@ -55,7 +55,7 @@ impl FairQueue {
         self.bytes
     }
 
-    /// Adds a datagram of the source with that hash if there is room.
+    /// Adds a datagram of `source`, a node's hash, if there is room.
     pub(super) fn push(&mut self, source: u64, datagram: Bytes) -> Result<(), NoRoom> {
         if self.bytes + datagram.len() > LIMIT {
             return Err(NoRoom(datagram));
@@ -76,8 +76,8 @@ impl FairQueue {
         Ok(())
     }
 
-    /// Makes room by dropping from the fullest source; false if that is the one given, whose newest datagram
-    /// is then the one not to take.
+    /// Makes room by dropping the newest datagram of the fullest bucket. False if this is the bucket of `source`:
+    /// then its new datagram must not be taken.
     pub(super) fn drop_for(&mut self, source: u64) -> bool {
         let sizes = self.buckets.iter().map(|bucket| bucket.bytes).enumerate();
         let Some((fullest, _)) = sizes.max_by_key(|(_, bytes)| *bytes) else { return false };

@@ -1,6 +1,6 @@
-//! What readers and senders share: the forwarding table with its links' queues, and the bound services.
+//! State that readers and senders share: the forwarding table, its links' queues, and the bound services.
 //!
-//! Read by many tasks, replaced as a whole by the driver. [`Routes::decide`] decides.
+//! Many tasks read the table, and the driver replaces it as a whole. [`Routes::decide`] decides where a message goes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use tokio::sync::{broadcast, watch};
 
 use super::port::ServicePort;
 use super::queue::Queue;
-use crate::mesh::{Datagram, Decision, Routes, SessionId};
+use crate::mesh::{Datagram, ForwardingDecision, Routes, SessionId};
 use crate::wire::data::HOPS_OFFSET;
 use crate::wire::{DATA_HEADER_LEN, DataHeader, NameHash, NodeId, ServiceName};
 
-/// Restarts of other nodes that may wait for a receiver.
+/// Most restarts of other nodes that may wait for a receiver.
 const RESTARTS: usize = 256;
 
 /// One consistent forwarding table.
 #[derive(Debug, Default)]
-pub(super) struct Forwarding {
+pub(super) struct ForwardingTable {
     pub(super) routes: Arc<Routes>,
     pub(super) queues: HashMap<SessionId, Arc<Queue>>,
 }
 
-/// Shared by all tasks of a node.
+/// The state that all tasks of a node share.
 #[derive(Debug)]
 pub(super) struct ForwardingPlane {
     pub(super) id: NodeId,
     pub(super) own: NameHash,
-    pub(super) table: ArcSwap<Forwarding>,
-    /// Notified when the table was replaced.
+    pub(super) table: ArcSwap<ForwardingTable>,
+    /// Notified when the table is replaced.
     pub(super) replaced: watch::Sender<()>,
-    /// Notified when the services that other nodes offer changed.
+    /// Notified when the services that other nodes offer change.
     pub(super) offers: watch::Sender<()>,
-    /// Other nodes that restarted. A receiver that lags misses some.
+    /// Other nodes that restart. A receiver that lags misses some.
     pub(super) restarted: broadcast::Sender<NameHash>,
     ports: RwLock<HashMap<ServiceName, Arc<ServicePort>>>,
     /// Datagrams for this node's services that found no room.
@@ -59,43 +59,43 @@ impl ForwardingPlane {
     }
 
     /// Forwards a data message from a link by the table, or returns it for the core. Messages for other links wait in
-    /// `bursts` until those are sent.
+    /// `bursts` until [`Bursts::send`].
     pub(super) fn carry(
         &self,
-        table: &Forwarding,
+        table: &ForwardingTable,
         mut message: BytesMut,
         bursts: &mut Bursts,
     ) -> Option<BytesMut> {
         let Ok(header) = DataHeader::parse(&message) else { return Some(message) };
         match table.routes.decide(&header) {
-            Decision::Forward(session) => {
+            ForwardingDecision::Forward(session) => {
                 let Some(burst) = bursts.to(session, table) else { return Some(message) };
                 message[HOPS_OFFSET] = header.hops - 1;
                 burst.push((header, message.freeze()));
             }
-            Decision::Local => {
+            ForwardingDecision::Local => {
                 let Some(port) = self.port(header.to_service) else { return Some(message) };
                 let payload = message.freeze().slice(DATA_HEADER_LEN..);
                 port.push(Datagram { header, payload });
             }
-            Decision::Core => return Some(message),
+            ForwardingDecision::Core => return Some(message),
         }
         None
     }
 
-    /// Where a datagram of this node with that header goes.
+    /// Where a datagram of this node with this header goes.
     pub(super) fn outlet(&self, header: &DataHeader) -> Outlet {
         let table = self.table.load();
         match table.routes.decide(header) {
-            Decision::Forward(session) => {
+            ForwardingDecision::Forward(session) => {
                 table.queues.get(&session).cloned().map_or(Outlet::Core, Outlet::Link)
             }
-            Decision::Local => self.port(header.to_service).map_or(Outlet::Core, Outlet::Port),
-            Decision::Core => Outlet::Core,
+            ForwardingDecision::Local => self.port(header.to_service).map_or(Outlet::Core, Outlet::Port),
+            ForwardingDecision::Core => Outlet::Core,
         }
     }
 
-    /// True if there is a way to that node.
+    /// True if there is a route to that node.
     pub(super) fn reaches(&self, node: NameHash) -> bool {
         node == self.own || self.way(node).is_some()
     }
@@ -105,22 +105,17 @@ impl ForwardingPlane {
         self.table.load().routes.next_hop(node)
     }
 
-    /// The link by which that node is reached.
-    pub(super) fn link_to(&self, node: NameHash) -> Option<SessionId> {
-        self.table.load().routes.next_hop(node)
-    }
-
     /// The open service of that name.
     pub(super) fn port(&self, service: ServiceName) -> Option<Arc<ServicePort>> {
         self.ports.read().get(&service).cloned()
     }
 
-    /// A service's inbox, to be opened.
+    /// A new inbox for a service.
     pub(super) fn new_port(&self) -> Arc<ServicePort> {
         Arc::new(ServicePort::new(self.ports_dropped.clone()))
     }
 
-    /// Bytes that wait in all services' inboxes, and datagrams that found no room there so far.
+    /// Bytes that wait in all services' inboxes, and how many datagrams found no room there so far.
     pub(super) fn port_stats(&self) -> (usize, u64) {
         let ports = self.ports.read();
         (ports.values().map(|port| port.waiting()).sum(), self.ports_dropped.load(Ordering::Relaxed))
@@ -143,7 +138,7 @@ impl ForwardingPlane {
     }
 }
 
-/// Datagrams of one read by their next link, so that all for a link enter its queue at once.
+/// The datagrams of one read, by their next link: all for one link enter its queue at once.
 #[derive(Debug, Default)]
 pub(super) struct Bursts(Vec<Burst>);
 
@@ -155,9 +150,9 @@ struct Burst {
 }
 
 impl Bursts {
-    /// What goes to that link, if there is such a link.
-    fn to(&mut self, session: SessionId, table: &Forwarding) -> Option<&mut Vec<(DataHeader, Bytes)>> {
-        // A read mostly goes on to one link, rarely to more than a few.
+    /// The datagrams for that link, if there is such a link.
+    fn to(&mut self, session: SessionId, table: &ForwardingTable) -> Option<&mut Vec<(DataHeader, Bytes)>> {
+        // A linear search: the datagrams of one read rarely go to more than a few links.
         let index = match self.0.iter().position(|burst| burst.to == session) {
             Some(index) => index,
             None => {
@@ -169,7 +164,7 @@ impl Bursts {
         Some(&mut self.0[index].datagrams)
     }
 
-    /// Puts all of them into their links' queues, and forgets links that got nothing.
+    /// Puts all datagrams into their links' queues, and forgets links that got none.
     pub(super) fn send(&mut self) {
         self.0.retain(|burst| !burst.datagrams.is_empty());
         for burst in &mut self.0 {
@@ -189,7 +184,7 @@ pub(super) enum Outlet {
     Core,
 }
 
-/// A whole message as it leaves this node: one hop fewer than the header says.
+/// A whole message as it leaves this node: with one hop fewer than the header says.
 pub(super) fn outgoing(header: &DataHeader, payload: &[u8]) -> Bytes {
     DataHeader { hops: header.hops.saturating_sub(1), ..*header }.message(payload)
 }

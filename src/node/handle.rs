@@ -1,29 +1,29 @@
-//! Starting a node, and the handle by which the other rooms use it.
+//! Starts a node, and gives other rooms the handle to use it. Decides nothing of the protocol.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use rand::SeedableRng;
 use rand::distr::{Alphanumeric, SampleString};
 use rand::rngs::SmallRng;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::clock::Clock;
+use super::clock::TickClock;
 use super::dial::{DialStatus, Dials};
 use super::driver::{Command, Driver, Input};
 use super::forwarding::ForwardingPlane;
 use super::link_log::LinkLog;
 use super::socket::{BindError, OverlaySocket};
 use super::stats::LinkStatus;
+use crate::backend::Session;
 use crate::mesh::firewall::Rule;
-use crate::mesh::{ForgetError, LocalService, Mesh, Options, SendError, SessionId, Status};
+use crate::mesh::{ForgetError, LocalService, Mesh, MeshStatus, Options, SendError, SessionId};
 use crate::wire::{NameHash, NodeId, ServiceName, WorkCommand};
 
-/// Messages that may wait for the driver; beyond that, links are read more slowly.
+/// Most messages that wait for the driver; links are read more slowly when it is full.
 const INBOX: usize = 1024;
 
 /// How a node is started.
@@ -31,38 +31,40 @@ const INBOX: usize = 1024;
 pub struct NodeOptions {
     /// The node's ID.
     pub id: NodeId,
-    /// Its epoch, greater than that of any earlier start; made from the clock if absent.
+    /// Its epoch, greater than that of any earlier start. Made from the clock if `None`.
     pub epoch: Option<u64>,
     /// The protocol's timers.
     pub mesh: Options,
     /// Firewall rules.
     pub firewall: Vec<Rule>,
+    /// Where listeners send hosts that want to become nodes; without it they are sent away.
+    pub newcomers: Option<mpsc::Sender<Session>>,
 }
 
 impl NodeOptions {
     /// A node with that ID and everything else by default.
     pub fn new(id: NodeId) -> Self {
-        Self { id, epoch: None, mesh: Options::default(), firewall: Vec::new() }
+        Self { id, epoch: None, mesh: Options::default(), firewall: Vec::new(), newcomers: None }
     }
 }
 
 /// Why a node stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
-    /// It was asked to.
+    /// It was asked to stop.
     Asked,
-    /// Another node was there first under the same ID, and has proved it.
+    /// Another node with a certificate for this ID was there first.
     Duplicate,
 }
 
-/// The queues inside a node, links' own ones aside.
+/// The queues inside a node, except those of links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Queues {
     /// Messages that wait for the protocol's task.
     pub core: u64,
-    /// Bytes of datagrams that have arrived at services of this node and have not been read.
+    /// Bytes of datagrams that have arrived at this node's services and wait to be read.
     pub service_bytes: u64,
-    /// Datagrams that found no room there so far.
+    /// Datagrams that found no room at services so far.
     pub service_dropped: u64,
 }
 
@@ -78,24 +80,26 @@ struct NodeShared {
     inbox: mpsc::Sender<Input>,
     commands: mpsc::UnboundedSender<Command>,
     stop: CancellationToken,
-    /// Neighbours are not dialled any more.
+    /// Cancelled once neighbours are not dialled any more.
     no_dials: CancellationToken,
     dials: Dials,
+    newcomers: Option<mpsc::Sender<Session>>,
 }
 
-/// With whom a node shares what there is of something. Anybody can invent names, but not links.
+/// To whose share of a bounded resource a remote node is counted. Anybody can invent names, but not links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CountedBy {
-    /// With nobody: it has proved its name.
+    /// To a share of its own, because it has proved its name.
     Name(NameHash),
-    /// With all that are reached by that link; by none are those that have just gone, and this node.
+    /// To the share of all nodes that are reached by this link. `None` is for nodes without a route and for this node
+    /// itself.
     Link(Option<SessionId>),
 }
 
 impl NodeHandle {
     /// Starts a node without links. The receiver gets the cause when the node stops.
     pub fn start(options: NodeOptions) -> (Self, oneshot::Receiver<StopCause>) {
-        let clock = Clock::start();
+        let clock = TickClock::start();
         let now = clock.now();
         let rng: SmallRng = SmallRng::from_rng(&mut rand::rng());
         let epoch = options.epoch.unwrap_or_else(|| epoch(now.wall));
@@ -124,7 +128,8 @@ impl NodeHandle {
         };
         tokio::spawn(driver.run(inbox_receiver, commands_receiver));
         let no_dials = stop.child_token();
-        let shared = NodeShared { plane, inbox, commands, stop, no_dials, dials: Dials::default() };
+        let (dials, newcomers) = (Dials::default(), options.newcomers);
+        let shared = NodeShared { plane, inbox, commands, stop, no_dials, dials, newcomers };
         (Self { shared: Arc::new(shared) }, stopped)
     }
 
@@ -134,7 +139,7 @@ impl NodeHandle {
     }
 
     /// What the node knows of its mesh. Empty once it has stopped.
-    pub async fn status(&self) -> Status {
+    pub async fn status(&self) -> MeshStatus {
         self.ask(|driver| driver.mesh.status(driver.clock.now())).await.unwrap_or_default()
     }
 
@@ -143,8 +148,8 @@ impl NodeHandle {
         self.ask(|driver| driver.links()).await.unwrap_or_default()
     }
 
-    /// The former neighbours without a link, and since when. Empty once the node has stopped.
-    pub async fn lost(&self) -> BTreeMap<NodeId, Timestamp> {
+    /// The former neighbours without a link, and why it ended. Empty once the node has stopped.
+    pub async fn lost(&self) -> BTreeMap<NodeId, String> {
         self.ask(|driver| driver.lost.clone()).await.unwrap_or_default()
     }
 
@@ -153,11 +158,16 @@ impl NodeHandle {
         self.shared.dials.all()
     }
 
+    /// Where listeners send newcomers.
+    pub(super) fn newcomers(&self) -> Option<mpsc::Sender<Session>> {
+        self.shared.newcomers.clone()
+    }
+
     pub(super) fn dial_table(&self) -> &Dials {
         &self.shared.dials
     }
 
-    /// What waits inside this node.
+    /// How much waits inside this node.
     pub fn queues(&self) -> Queues {
         let (service_bytes, service_dropped) = self.shared.plane.port_stats();
         let waiting = self.shared.inbox.max_capacity() - self.shared.inbox.capacity();
@@ -179,16 +189,16 @@ impl NodeHandle {
         forgotten.unwrap_or_else(|| Err(ForgetError::Unknown(node.clone())))
     }
 
-    /// True if a way to that node is known at the moment.
+    /// True if a route to that node is known now.
     pub fn reaches(&self, node: NameHash) -> bool {
         self.shared.plane.reaches(node)
     }
 
-    /// With whom a node is counted that has proved its name, or not.
+    /// To whose share a remote node is counted; `has_proof` if it has proved its name.
     pub fn counted(&self, node: NameHash, has_proof: bool) -> CountedBy {
         match has_proof {
             true => CountedBy::Name(node),
-            false => CountedBy::Link(self.shared.plane.link_to(node)),
+            false => CountedBy::Link(self.shared.plane.way(node)),
         }
     }
 
@@ -197,13 +207,13 @@ impl NodeHandle {
         self.shared.plane.restarted.subscribe()
     }
 
-    /// Notices changes of routes and of what other nodes offer, from now on.
+    /// Notices changes of routes and of other nodes' services, from now on.
     pub fn changes(&self) -> Changes {
         let plane = &self.shared.plane;
         Changes { routes: plane.replaced.subscribe(), offers: plane.offers.subscribe() }
     }
 
-    /// Ends when no way to that node is known; at once if there is none now.
+    /// Returns when no route to that node is known; at once if there is none now.
     pub async fn disappears(&self, node: NameHash) {
         let mut replaced = self.shared.plane.replaced.subscribe();
         while self.reaches(node) {
@@ -212,7 +222,7 @@ impl NodeHandle {
         }
     }
 
-    /// Ends when a way to that node appears that was not there; at the first one if there is none now.
+    /// Returns when a route to that node appears after there was none. If there is one now, it has to disappear first.
     pub async fn appears(&self, node: NameHash) {
         let mut replaced = self.shared.plane.replaced.subscribe();
         for wanted in [false, true] {
@@ -223,12 +233,13 @@ impl NodeHandle {
         }
     }
 
-    /// The session by which datagrams for that node leave.
+    /// The session by which datagrams for that node leave this one.
     pub fn way(&self, node: NameHash) -> Option<SessionId> {
         self.shared.plane.way(node)
     }
 
-    /// Ends when they leave by another session than this one, or by any again after there was none, and says which.
+    /// Waits until datagrams for that node leave by another session than `session`, or by any after there was none;
+    /// returns it.
     pub async fn other_way(&self, node: NameHash, mut session: Option<SessionId>) -> SessionId {
         let mut replaced = self.shared.plane.replaced.subscribe();
         loop {
@@ -251,7 +262,7 @@ impl NodeHandle {
         let opened = port.clone();
         self.command(move |driver| {
             let bound = driver.bind(service, opened);
-            // The caller may have been dropped meanwhile.
+            // The caller may have gone meanwhile.
             if reply.send(bound).is_err() && bound {
                 driver.unbind(service);
             }
@@ -297,17 +308,17 @@ impl NodeHandle {
         let _stopped = set.await;
     }
 
-    /// How long a link may be silent from now on.
+    /// Sets how long a link may be silent.
     pub fn set_max_idle(&self, limit: Duration) {
         self.command(move |driver| driver.set_max_idle(limit));
     }
 
-    /// How long unreachable nodes stay listed from now on.
+    /// Sets how long unreachable nodes stay listed.
     pub fn set_forget_time(&self, time: Duration) {
         self.command(move |driver| driver.mesh.set_forget_time(time, driver.clock.now()));
     }
 
-    /// Dials no neighbour any more. Links that are up stay: services may have something to finish.
+    /// Stops dialling neighbours. Links that are up stay, because services may have something to finish.
     pub fn stop_dialling(&self) {
         self.shared.no_dials.cancel();
     }
@@ -339,7 +350,7 @@ impl NodeHandle {
         self.command(move |driver| driver.unbind(service));
     }
 
-    /// Sends a datagram by the core, which says whether it could.
+    /// Sends a datagram through the core, and returns whether it could be sent.
     pub(super) async fn send(
         &self,
         from_service: ServiceName,
@@ -370,7 +381,7 @@ impl NodeHandle {
     }
 }
 
-/// Waits for changes of what [`NodeHandle::status`] returns.
+/// Waits for changes of routes and of other nodes' services in [`NodeHandle::status`].
 #[derive(Debug)]
 pub struct Changes {
     routes: watch::Receiver<()>,
@@ -378,7 +389,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Returns when something may have changed since the last call returned; never once the node has stopped.
+    /// Returns once something may have changed since the last call returned; never after the node has stopped.
     pub async fn next(&mut self) {
         let changed = tokio::select! {
             changed = self.routes.changed() => changed,
@@ -393,14 +404,14 @@ impl Changes {
 /// The epoch of a node that starts now.
 ///
 /// Seconds since 1970 shifted left by 24 bits, plus a number of 24 bits (docs/protocol.md#epochs). A Go node
-/// takes a random one. Here it is the fraction of the second: a node that restarts within the same second must not
-/// look older than before, or the others would ignore it.
+/// takes a random number. Here it is the fraction of the second: a node that restarts within the same second must
+/// not look older than before, or others would ignore it.
 pub fn epoch(wall: jiff::Timestamp) -> u64 {
     let nanoseconds = u128::try_from(wall.as_nanosecond()).unwrap_or(0);
     u64::try_from((nanoseconds << 24) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// How long the end of a link may take.
+/// How long [`LinkHandle::stop`](super::LinkHandle::stop) waits for a link's end.
 pub(super) const LINK_STOP_LIMIT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

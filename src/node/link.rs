@@ -1,4 +1,4 @@
-//! Listeners kept open and peers kept dialled, for as long as the configuration wants them.
+//! Keeps listeners open and peers dialled while the configuration wants them. Knows nothing of what sessions carry.
 
 use std::io;
 use std::sync::Arc;
@@ -16,44 +16,44 @@ use super::pending_sessions::PendingSessions;
 use crate::backend::{self, AcceptError, DialSpec, Direction, ListenSpec, Listener, Redial, Session};
 use crate::mesh::LinkPolicy;
 
-/// A listener or a peer.
+/// A listener, or a peer to dial.
 #[derive(Debug, Clone)]
 pub enum LinkSpec {
-    /// Takes sessions in.
+    /// Accepts sessions.
     Listen {
-        /// Where.
+        /// Where it listens.
         spec: ListenSpec,
-        /// What holds for its sessions.
+        /// The policy for its sessions.
         policy: LinkPolicy,
     },
     /// Dials, and dials again when the session is lost.
     Dial {
-        /// Whom.
+        /// Whom it dials.
         spec: DialSpec,
         /// False: one attempt only.
         redial: bool,
-        /// What holds for its sessions.
+        /// The policy for its sessions.
         policy: LinkPolicy,
     },
 }
 
-/// A listener or peer at work.
+/// A listener that is open, or a peer that is dialled.
 #[derive(Debug)]
 pub struct LinkHandle {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
     local_addr: Option<String>,
-    /// A peer is listed for as long as it is configured, also if it is not dialled again.
+    /// Keeps a peer listed while it is configured, even if it is not dialled again.
     _dial: Option<Arc<Dial>>,
 }
 
 impl LinkHandle {
-    /// Where a listener listens.
+    /// The address of a listener.
     pub fn local_addr(&self) -> Option<&str> {
         self.local_addr.as_deref()
     }
 
-    /// Closes the listener or gives the peer up, and ends its sessions.
+    /// Closes the listener, or stops dialling the peer, and ends its sessions.
     pub async fn stop(self) {
         self.stop.cancel();
         let _late = tokio::time::timeout(super::handle::LINK_STOP_LIMIT, self.task).await;
@@ -64,8 +64,8 @@ impl NodeHandle {
     /// Opens a listener, or starts to dial a peer.
     ///
     /// # Errors
-    /// If the listener's address cannot be had. A peer that cannot be reached is no error: it is dialled
-    /// again.
+    /// If the listener's address is not available. A peer that cannot be reached is no error, because it is
+    /// dialled again.
     pub async fn add_link(&self, spec: LinkSpec) -> io::Result<LinkHandle> {
         let stop = self.stop_token().child_token();
         let dial = match &spec {
@@ -76,7 +76,7 @@ impl NodeHandle {
         let link = LinkTask { node: self.clone(), stop: stop.clone(), pending, dial: dial.clone() };
         let (task, local_addr) = match spec {
             LinkSpec::Listen { spec, policy } => {
-                let listener = Listener::bind(&spec).await?;
+                let listener = Listener::bind(&spec).await?.with_newcomers(self.newcomers());
                 let address = listener.local_addr();
                 info!(%address, "listening");
                 (tokio::spawn(link.accept_all(listener, policy)), Some(address))
@@ -93,7 +93,7 @@ struct LinkTask {
     node: NodeHandle,
     stop: CancellationToken,
     pending: PendingSessions,
-    /// The peer, if it is one.
+    /// The dialled peer; `None` for a listener.
     dial: Option<Arc<Dial>>,
 }
 
@@ -115,7 +115,7 @@ impl LinkTask {
                     sessions.spawn(async move { link.run(session, policy).await });
                 }
                 Err(error @ AcceptError::Transient { pause, .. }) => {
-                    warn!(%error, "will go on accepting");
+                    warn!(%error, "cannot accept connections at the moment, trying again");
                     tokio::time::sleep(pause).await;
                 }
                 Err(error @ (AcceptError::Tls { .. } | AcceptError::Upgrade { .. })) => log.refused(&error),
@@ -157,7 +157,7 @@ impl LinkTask {
         }
     }
 
-    /// Runs one session to its end; it ends by itself when this link is stopped.
+    /// Runs a session to its end. The session ends by itself when this link is stopped.
     async fn run(&self, session: Session, mut policy: LinkPolicy) {
         policy.certified = session.info.certified_nodes.clone();
         let is_inbound = session.info.direction == Direction::Inbound;
@@ -172,7 +172,7 @@ impl LinkTask {
             let cause = "made room for newer connections before it introduced itself".to_owned();
             let _stopped = self.node.inbox().send(Input::Ended(displaced.id, cause)).await;
         }
-        // This task keeps nothing of the session but its end.
+        // Only waits for the end, without keeping the session's state in memory.
         let done = shared.done.clone();
         drop(shared);
         done.cancelled_owned().await;

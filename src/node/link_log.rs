@@ -1,8 +1,8 @@
-//! The log lines about links that come and go.
+//! The log lines about links that come up and end.
 //!
-//! Owns their levels, and that a link which ends for the same reason at each attempt is told once. Others may connect as
-//! often as they like, which uses up the lines that a statement may write. So links that this node dials, which are paced
-//! by their back-off, have statements of their own.
+//! Decides their levels, and logs a reason that recurs at each attempt only once. Each log statement may write a
+//! limited number of lines, and others may connect as often as they like. So links that this node dials, which its
+//! back-off paces, have statements of their own.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::backend::{AcceptError, Direction};
 use crate::mesh::CloseReason;
 use crate::wire::{Cost, NodeId};
 
-/// Reasons that are remembered for neighbours which others dial.
+/// Most reasons that are remembered for links that others dial.
 const MOST_REASONS: usize = 256;
 
 /// The host of `host:port`.
@@ -22,14 +22,14 @@ pub(super) fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _port)| host)
 }
 
-/// The lines about links, with what was told about whom: others dial again and again, and have no memory of ours.
+/// Logs links, and remembers which reasons were logged for which host. Dialled links remember their own, in [`Dial`].
 #[derive(Debug, Default)]
 pub(super) struct LinkLog(BTreeSet<(String, String)>);
 
-/// A dial gave no session. Each time at debug, if that is no news.
+/// A dial gave no session. Logged at debug level if the failure is known already.
 pub(super) fn cannot_reach(dial: &Dial, failure: String) {
     if dial.note_end(&LinkEnd::Failed(failure.clone())) {
-        warn!(failure, "cannot reach peer, will go on trying");
+        warn!(failure, "cannot reach peer, trying again");
     } else {
         debug!(failure, "still cannot reach peer");
     }
@@ -42,13 +42,13 @@ pub(super) struct Ended<'a> {
     pub(super) peer: Option<&'a NodeId>,
     pub(super) on: &'a SessionShared,
     pub(super) reason: &'a CloseReason,
-    /// The peer had let this node in.
+    /// Whether the peer had let this node in.
     pub(super) was_up: bool,
-    /// The direction of another session with the same node.
+    /// The direction of another session with the same node, if there is one.
     pub(super) other: Option<Direction>,
 }
 
-/// A line about a link, by a statement for those that this node dials or by one for those that others dial.
+/// Logs a line about a link: links that this node dials and links that others dial have separate statements.
 macro_rules! by_direction {
     ($level:ident, $on:expr, $($line:tt)+) => {
         match $on.direction {
@@ -59,7 +59,7 @@ macro_rules! by_direction {
 }
 
 impl LinkLog {
-    /// True if this reason was not told of the host before, or was forgotten for others.
+    /// True if this reason was not logged for the host before, or has been forgotten since to make room.
     fn is_news(&mut self, address: &str, reason: String) -> bool {
         let told = (host_of(address).to_owned(), reason);
         if !self.0.contains(&told) && self.0.len() >= MOST_REASONS {
@@ -68,15 +68,15 @@ impl LinkLog {
         self.0.insert(told)
     }
 
-    /// A link with this host is up: what goes wrong from here on is news.
+    /// A link with this host is up: any reason is news from now on.
     pub(super) fn forget(&mut self, address: &str) {
         self.0.retain(|(known, _)| known != host_of(address));
     }
 
-    /// A client of a listener did not become a session.
+    /// A client of a listener did not get a session.
     pub(super) fn refused(&mut self, error: &AcceptError) {
         let is_news = match error {
-            // Neighbours that have to be upgraded go on dialling, which is told once, whatever they ask for.
+            // Such neighbours keep dialling until they are upgraded: logged once, whatever they ask for.
             AcceptError::Upgrade { peer, .. } => self.is_news(peer, String::new()),
             AcceptError::Tls { peer, source, .. } => self.is_news(peer, source.to_string()),
             AcceptError::Transient { .. } | AcceptError::Fatal { .. } => true,
@@ -98,7 +98,8 @@ impl LinkLog {
         by_direction!(info, on, %session, %peer, cost = cost.get(), "connected");
     }
 
-    /// A session has ended. One that was up is news each time; of the others, anybody can connect to a listener and leave.
+    /// A session has ended. This is always news if it was up, and never if it merely failed on a listener, where
+    /// anybody can connect and leave.
     pub(super) fn ended(&mut self, ended: &Ended<'_>) {
         let Ended { on, reason, .. } = ended;
         let (session, address, why) = (on.id, &on.address, ended.why());
@@ -119,7 +120,7 @@ impl LinkLog {
             LinkEnd::InReserve(other) => {
                 let by =
                     if other == Direction::Inbound { "its own dial" } else { "another dial of this node" };
-                info!(peer, address, by, "neighbour is linked already: this dial is in reserve");
+                info!(peer, address, by, "neighbour is linked already: keeping this dial in reserve");
             }
             LinkEnd::Lost(_) if **reason == CloseReason::LinkClosed => {
                 by_direction!(info, on, %session, peer, address, cause = why, "disconnected");
@@ -135,13 +136,14 @@ impl LinkLog {
 }
 
 impl Ended<'_> {
-    fn why(&self) -> String {
+    /// The transport's cause, or else the protocol's reason.
+    pub(super) fn why(&self) -> String {
         let cause = self.on.cause.get().filter(|_| *self.reason == CloseReason::LinkClosed);
         cause.cloned().unwrap_or_else(|| self.reason.to_string())
     }
 
     fn end(&self) -> LinkEnd {
-        // Two that dial us under one name are not one node that two dials lead to.
+        // If neither session was dialled by us, they may be two nodes under one name, so this one is no reserve.
         let is_ours = |other: &Direction| [self.on.direction, *other].contains(&Direction::Outbound);
         match self.other.filter(is_ours) {
             _ if self.was_up => LinkEnd::Lost(self.why()),
@@ -175,8 +177,13 @@ mod tests {
     }
 
     fn session(direction: Direction, dial: Option<&Arc<Dial>>) -> SessionShared {
-        let info =
-            SessionInfo { transport: "tcp", peer: "host:1".to_owned(), direction, certified_nodes: None };
+        let info = SessionInfo {
+            transport: "tcp",
+            peer: "host:1".to_owned(),
+            direction,
+            certified_nodes: None,
+            is_newcomer: false,
+        };
         SessionShared::new(SessionId(1), &info, Arc::default(), dial.cloned(), Tick::at(Duration::ZERO))
     }
 

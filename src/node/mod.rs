@@ -1,13 +1,15 @@
 //! The running node: one task owns the mesh protocol, others carry packets to and from it.
 //!
-//! - `driver` alone touches [`crate::mesh::Mesh`], and waits for nothing but its inbox and timers.
-//! - `session` reads and writes one link's packets; a relayed packet goes from reader to queue directly, by the
-//!   immutable table in `forwarding`, and never reaches the driver.
-//! - `queue` holds what a link's writer drains: protocol messages first (`budget`), then sources in turn (`fair_queue`).
-//! - `link` keeps listeners open and peers dialled, which `dial` lists; `link_log` logs sessions that begin and end.
-//! - `port` and `socket` are services' ends of the mesh; `ping` is ping and traceroute; `stats` counts.
+//! - `driver` alone touches [`crate::mesh::Mesh`]. It never waits for a full queue.
+//! - `session` reads and writes one link's packets. A relayed packet goes directly from the reader to a queue, by the
+//!   immutable table in `forwarding`, without the driver.
+//! - `queue` holds a link's outgoing packets: protocol messages first (`budget`), then sources in turn (`fair_queue`).
+//! - `link` keeps listeners open and peers dialled; `pending_sessions` bounds sessions of strangers; `dial` lists
+//!   dialled peers; `link_log` logs how sessions begin and end.
+//! - `handle` is how other rooms use a node. `port` and `socket` are services' ends of the mesh; `ping` is ping and
+//!   traceroute; `stats` counts; `clock` gives the time.
 //!
-//! This room has never heard of work, control sockets or configuration files.
+//! This module knows nothing of work, control sockets or configuration files.
 
 mod budget;
 mod clock;

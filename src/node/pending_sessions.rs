@@ -1,8 +1,8 @@
 //! The sessions of one listener whose peers have not introduced themselves, bounded in number.
 //!
-//! Owns which one is closed when there are too many: the oldest, since a neighbour introduces itself at once. Silent
-//! strangers thus displace each other and keep nobody out. How long a single one may be silent is the protocol's
-//! decision.
+//! Decides which session is closed when there are too many: the oldest, because a neighbour introduces itself at once.
+//! So silent strangers displace each other and keep nobody out. The protocol decides how long a single session may be
+//! silent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -11,25 +11,25 @@ use parking_lot::Mutex;
 
 use super::session::SessionShared;
 
-/// Such sessions at once on one listener: enough for all neighbours of a large node to come back together.
-const MOST: usize = 2_048;
+/// Most such sessions on one listener: enough for all neighbours of a large node to return at once.
+const MOST_SESSIONS: usize = 2_048;
 
 /// Oldest first. Sessions that became neighbours or ended are removed when room is needed.
 #[derive(Debug)]
 pub(super) struct PendingSessions {
-    // A lock and no task: each use is a short look at the list.
+    // A plain lock, because it is held only for short looks at the list.
     list: Mutex<VecDeque<Weak<SessionShared>>>,
     most: usize,
 }
 
 impl Default for PendingSessions {
     fn default() -> Self {
-        Self { list: Mutex::default(), most: MOST }
+        Self { list: Mutex::default(), most: MOST_SESSIONS }
     }
 }
 
 impl PendingSessions {
-    /// Adds one; returns the one to close, if there are too many.
+    /// Adds a session. Returns the session to close, if there are too many.
     pub(super) fn admit(&self, shared: &Arc<SessionShared>) -> Option<Arc<SessionShared>> {
         let mut list = self.list.lock();
         if list.len() >= self.most {
@@ -56,6 +56,7 @@ mod tests {
             peer: number.to_string(),
             direction: Direction::Inbound,
             certified_nodes: None,
+            is_newcomer: false,
         };
         Arc::new(SessionShared::new(SessionId(number), &info, Arc::default(), None, Tick::at(Duration::ZERO)))
     }

@@ -1,4 +1,4 @@
-//! Ping and traceroute: whether a node answers, and the way to it.
+//! Ping and traceroute: whether a node answers, and the path to it.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::mesh::SendError;
 use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName};
 
 /// How long an answer may take.
-const LIMIT: Duration = Duration::from_secs(10);
-/// How long each ping of a traceroute waits before the next one follows: one lost packet does not end a trace.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long the pings for one hop wait in turn. There are several, because one lost packet must not end a traceroute.
 const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(7)];
 
 /// The result of one ping.
@@ -20,9 +20,9 @@ const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Du
 pub struct PingReply {
     /// The node that answered, or that reported the failure.
     pub from: Option<NodeId>,
-    /// Time until then.
+    /// Time until the answer or the failure.
     pub elapsed: Duration,
-    /// Why it did not arrive, if so.
+    /// Why the ping failed, if it did.
     pub error: Option<PingError>,
 }
 
@@ -32,7 +32,7 @@ pub enum PingError {
     /// A node on the way dropped it.
     #[error("{0}")]
     Unreachable(Problem),
-    /// It could not even be sent.
+    /// It could not be sent.
     #[error(transparent)]
     Send(#[from] SendError),
     /// No answer.
@@ -46,7 +46,7 @@ pub enum PingError {
 impl NodeHandle {
     /// Sends one ping that may take `hops` hops.
     pub async fn ping(&self, target: &NodeId, hops: u8) -> PingReply {
-        self.ping_within(LIMIT, target, hops).await
+        self.ping_within(ANSWER_WITHIN, target, hops).await
     }
 
     async fn ping_within(&self, limit: Duration, target: &NodeId, hops: u8) -> PingReply {
@@ -63,9 +63,9 @@ impl NodeHandle {
         PingReply { from, elapsed: start.elapsed(), error }
     }
 
-    /// Pings with 0, 1, 2, … hops until the target answers or something else than the hops goes wrong: one
-    /// reply for each node on the way. Replies from nodes on the way carry no error. A ping without an answer is sent
-    /// again.
+    /// Pings with 0, 1, 2, … hops until the target answers or a ping fails for another reason than its hops.
+    /// Returns a reply for each node on the path; those from nodes before the target carry no error. A ping without
+    /// an answer is sent again.
     pub async fn traceroute(&self, target: &NodeId) -> Vec<PingReply> {
         let mut way = Vec::new();
         for hops in 0..=MAX_HOPS {
@@ -82,7 +82,7 @@ impl NodeHandle {
         way
     }
 
-    /// The first answer to pings that follow each other, or the last one's error.
+    /// Pings until an answer or an error other than a timeout comes; else returns the last timeout.
     async fn ping_again(&self, target: &NodeId, hops: u8) -> PingReply {
         let [first, others @ ..] = WAITS;
         let mut reply = self.ping_within(first, target, hops).await;

@@ -12,14 +12,14 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::mesh::Datagram;
 use crate::wire::{NodeId, Unreachable};
 
-/// Bytes that may wait.
-const LIMIT: usize = 8 << 20;
-/// What a datagram counts beyond its payload, so that empty ones are bounded too.
+/// Most bytes that may wait.
+const MOST_WAITING: usize = 8 << 20;
+/// Bytes that a datagram counts beyond its payload, so that empty datagrams are bounded, too.
 const OVERHEAD: usize = 128;
-/// Notices that may wait.
+/// Most notices that may wait.
 const MOST_NOTICES: usize = 1024;
 
-/// A notice that something which this service sent did not arrive.
+/// A notice that a datagram of this service did not arrive.
 #[derive(Debug, Clone)]
 pub(super) struct Notice {
     pub(super) notice: Unreachable,
@@ -45,7 +45,7 @@ struct PortState {
 }
 
 impl ServicePort {
-    /// An empty inbox that counts on this what it drops.
+    /// An empty inbox that counts dropped datagrams in `dropped`.
     pub(super) fn new(dropped: Arc<AtomicU64>) -> Self {
         Self { dropped, ..Self::default() }
     }
@@ -59,7 +59,7 @@ impl ServicePort {
     pub(super) fn push(&self, datagram: Datagram) {
         let size = datagram.payload.len() + OVERHEAD;
         let mut inbox = self.lock();
-        if inbox.bytes + size > LIMIT || inbox.closed {
+        if inbox.bytes + size > MOST_WAITING || inbox.closed {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -70,7 +70,7 @@ impl ServicePort {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Puts a notice in; beyond the bound the oldest is forgotten.
+    /// Puts a notice in; if there are too many, the oldest is dropped.
     pub(super) fn push_notice(&self, notice: Notice) {
         let mut inbox = self.lock();
         if inbox.notices.len() >= MOST_NOTICES {
@@ -82,8 +82,8 @@ impl ServicePort {
         reader.into_iter().for_each(Waker::wake);
     }
 
-    /// Hands out datagrams until `each` says that it can take no more (false). Pending while there are
-    /// none; `Ready(false)` once the node has stopped and nothing is left.
+    /// Passes datagrams to `each` until it returns false, because it can take no more. Pending while there are
+    /// none; `Ready(false)` once the node has stopped and none is left.
     pub(super) fn poll_take(
         &self,
         cx: &mut Context<'_>,
@@ -118,7 +118,7 @@ impl ServicePort {
         Poll::Pending
     }
 
-    /// Ends the service: readers get what is left, then the end.
+    /// Ends the service: readers get the remaining datagrams and notices, then the end.
     pub(super) fn close(&self) {
         let mut inbox = self.lock();
         inbox.closed = true;

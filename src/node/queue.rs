@@ -1,8 +1,8 @@
-//! What waits to be written on one link, bounded in bytes.
+//! The messages that wait to be written on one link, bounded in bytes.
 //!
-//! Protocol messages go first, within the link's share of the node's [`Budget`] for them. Pings and notices come next,
-//! so that a busy link still answers. All other datagrams share the rest by their source. A datagram that does not fit
-//! is dropped, as in any network, except that this node's own senders wait instead.
+//! Protocol messages go first, within the link's share of the node's [`Budget`]. Pings and notices come next, so that a
+//! busy link still answers. All other datagrams share the rest by source. A datagram that does not fit is dropped, but
+//! this node's own senders wait instead. Knows nothing of routes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use super::budget::Budget;
 use super::fair_queue::{FairQueue, NoRoom};
 use crate::wire::DataHeader;
 
-/// Bytes of protocol messages written before the lanes are looked at again.
+/// Bytes of protocol messages in one batch, before the other lanes get a turn.
 const CONTROL_BATCH: usize = 256 << 10;
-/// Bytes of pings and notices that may wait.
+/// Most bytes of pings and notices that may wait.
 const EXPRESS_LIMIT: usize = 64 << 10;
 /// Slots that an empty lane keeps.
 const IDLE_SLOTS: usize = 64;
@@ -30,14 +30,14 @@ pub(super) struct Queue {
     lanes: Mutex<Lanes>,
     filled: Notify,
     budget: Arc<Budget>,
-    /// Its neighbour still lacks updates or advertisements.
+    /// Whether its neighbour still lacks updates or advertisements.
     behind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Lanes {
     control: VecDeque<Bytes>,
-    /// Bytes of protocol messages that wait or are being written, and of those the latter.
+    /// Bytes of protocol messages that wait or are being written; `writing` counts only the latter.
     control_bytes: usize,
     writing: usize,
     express: VecDeque<Bytes>,
@@ -52,22 +52,22 @@ struct Lanes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// Whether a datagram that does not fit is thereby lost.
+/// What happens to a datagram that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfFull {
-    /// It is, or another one of a source that has more, and counts as dropped.
+    /// It is dropped and counted, or else a datagram of a source that has more waiting.
     Drop,
     /// Its sender keeps it and waits.
     Wait,
 }
 
 impl Queue {
-    /// An empty queue that shares this room with others.
+    /// An empty queue that shares `budget` with other queues.
     pub(super) fn new(budget: Arc<Budget>) -> Self {
         Self { lanes: Mutex::default(), filled: Notify::new(), budget, behind: AtomicBool::new(false) }
     }
 
-    /// Queues a protocol message; false if that is more than the link's share of the room.
+    /// Queues a protocol message; false if this exceeds the link's share of the budget.
     pub(super) fn push_control(&self, message: Bytes) -> bool {
         let mut lanes = self.lock();
         if lanes.closed {
@@ -111,7 +111,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Queues all these datagrams, which others have sent, in one go. What finds no room is dropped and counted.
+    /// Queues relayed datagrams in one go. Those that find no room are dropped and counted.
     pub(super) fn push_burst(&self, datagrams: &mut Vec<(DataHeader, Bytes)>) {
         let mut lanes = self.lock();
         if lanes.closed {
@@ -124,7 +124,7 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// True if a datagram would find room now; else `waker` is woken when there is some.
+    /// True if there is room for datagrams now; otherwise `waker` is woken when there is.
     pub(super) fn poll_room(&self, waker: &Waker) -> bool {
         let mut lanes = self.lock();
         if lanes.closed || lanes.data.is_roomy() {
@@ -136,8 +136,8 @@ impl Queue {
         false
     }
 
-    /// Waits for messages and takes a batch of them, with about so many bytes of datagrams at most, once the last one is
-    /// written; false once the queue is closed and empty.
+    /// Waits for messages and takes a batch of them, with about `most_data` bytes of datagrams at most. Called once the
+    /// last batch is written, whose room it gives back. False once the queue is closed and empty.
     pub(super) async fn take(&self, batch: &mut VecDeque<Bytes>, most_data: usize) -> bool {
         loop {
             if self.try_take(batch, most_data) {
@@ -174,7 +174,7 @@ impl Queue {
         !batch.is_empty()
     }
 
-    /// Takes no more messages; those that wait are still to be written.
+    /// Takes no more messages; waiting ones are still to be written.
     pub(super) fn close(&self) {
         let mut lanes = self.lock();
         lanes.closed = true;
@@ -184,7 +184,7 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// Bytes that wait, and datagrams that found no room so far.
+    /// Bytes that wait, and how many datagrams found no room so far.
     pub(super) fn stats(&self) -> (usize, u64) {
         let lanes = self.lock();
         (lanes.control_bytes + lanes.express_bytes + lanes.data.waiting(), lanes.dropped)
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::wire::{MAX_HOPS, NameHash, ServiceName};
 
-    /// What one call takes.
+    /// Bytes that one call takes.
     const ALL: usize = 256 << 10;
 
     fn message(len: usize) -> Bytes {

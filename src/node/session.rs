@@ -1,6 +1,7 @@
-//! The two tasks of one link session: a reader that carries packets on, a writer that drains the queue.
+//! The two tasks of one session on a link: a reader that forwards packets, and a writer that drains the queue.
 //!
-//! Neither decides anything. A session ends with its writer: when the driver closes the queue, or the link breaks.
+//! Neither decides anything. A session ends when its writer does: the driver has closed the queue, or the link has
+//! broken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::budget::Budget;
-use super::clock::Clock;
+use super::clock::TickClock;
 use super::dial::Dial;
 use super::driver::Input;
 use super::forwarding::{Bursts, ForwardingPlane};
@@ -26,26 +27,28 @@ use crate::mesh::{SessionId, Tick};
 use crate::os::coop::ByteBudget;
 use crate::wire::{MessageType, NodeId};
 
-/// Messages of one session that may wait for the core. Bounds how long one neighbour's backlog can delay another's
-/// messages.
+/// Most messages of one session that may wait for the core. So one neighbour's backlog delays another's messages only
+/// for a bounded time.
 const MOST_PENDING: usize = 128;
 
-/// How long the last messages of a closing session may take to be written.
+/// How long writing the last messages of a closing session may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A link that still lacks updates and takes nothing for this long is closed: it occupies room that others need.
+/// A link that still lacks updates and takes nothing for this long is closed, because it occupies room that others
+/// need.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// Bytes of datagrams that a writer takes at once: at most, and on a link that needs longer than this for them.
+/// Bytes of datagrams that a writer takes at once: at most, and at least. It takes less while writing a batch takes
+/// longer than `PROMPT`.
 const MOST_DATA: usize = 256 << 10;
 const LEAST_DATA: usize = 32 << 10;
 const PROMPT: Duration = Duration::from_millis(5);
 
-/// Slots that a writer keeps between two batches. Data fills fewer; the first updates of a large mesh fill far more,
-/// once.
+/// Slots that a writer keeps between two batches. Data fills fewer, and only the first updates of a large mesh fill far
+/// more.
 const BUSY_SLOTS: usize = 512;
 
-/// What the driver and a session's tasks share.
+/// The state that the driver and a session's tasks share.
 #[derive(Debug)]
 pub(super) struct SessionShared {
     pub(super) id: SessionId,
@@ -53,23 +56,23 @@ pub(super) struct SessionShared {
     /// The peer that was dialled, if one was.
     pub(super) dial: Option<Arc<Dial>>,
     pub(super) queue: Arc<Queue>,
-    /// Room for messages that wait for the core.
+    /// Permits for messages that wait for the core.
     pending: Arc<Semaphore>,
-    /// Set by the driver once the peer is known: from then on datagrams are carried.
+    /// Set by the driver once the peer is known: datagrams are forwarded from then on.
     pub(super) established: AtomicBool,
     /// When a datagram was last heard, in nanoseconds of the node's clock.
     heard: AtomicU64,
-    /// What carries it, and the other end's address.
+    /// The transport that carries it, and the other end's address.
     pub(super) transport: &'static str,
     pub(super) address: String,
     pub(super) traffic: Traffic,
-    /// What is under way on the network, where that is known.
+    /// Bytes in flight on the network, if the transport knows them.
     pub(super) in_flight: OnceLock<InFlight>,
-    /// Cancelled by the driver: no more is to be read, what is queued is still to be written.
+    /// Cancelled by the driver: nothing more is read, but queued messages are still written.
     pub(super) closing: CancellationToken,
-    /// Cancelled by the writer when all is over.
+    /// Cancelled by the writer when the session is over.
     pub(super) done: CancellationToken,
-    /// Why the link itself ended, if it did.
+    /// Why the link ended, if it did.
     pub(super) cause: OnceLock<String>,
 }
 
@@ -106,7 +109,7 @@ impl SessionShared {
         }
     }
 
-    /// Whether its peer has not introduced itself, and still may.
+    /// Whether its peer has not introduced itself, but still may.
     pub(super) fn is_pending(&self) -> bool {
         !self.established.load(Ordering::Acquire) && !self.closing.is_cancelled() && !self.done.is_cancelled()
     }
@@ -116,7 +119,7 @@ impl SessionShared {
         Tick::at(Duration::from_nanos(self.heard.load(Ordering::Relaxed)))
     }
 
-    /// Lets the writer finish and then ends the session.
+    /// Lets the writer finish, then ends the session.
     pub(super) fn close(&self) {
         self.queue.close();
         self.closing.cancel();
@@ -127,15 +130,15 @@ fn nanos(tick: Tick) -> u64 {
     u64::try_from(tick.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a session's tasks need of their node.
+/// What a session's tasks need from their node.
 #[derive(Debug, Clone)]
 pub(super) struct SessionContext {
     pub(super) plane: Arc<ForwardingPlane>,
     pub(super) inbox: mpsc::Sender<Input>,
-    pub(super) clock: Clock,
-    /// A link that takes nothing of what is written for longer than this is dead.
+    pub(super) clock: TickClock,
+    /// A link that takes no written bytes for longer than this is dead.
     pub(super) max_idle: Duration,
-    /// Cancelled when the listener or peer that the session belongs to is removed.
+    /// Cancelled when the session's listener or dialled peer is removed.
     pub(super) link: CancellationToken,
 }
 
@@ -160,7 +163,7 @@ async fn read(mut reader: Reader, shared: Arc<SessionShared>, context: SessionCo
     let _stopped = context.inbox.send(Input::Ended(shared.id, end)).await;
 }
 
-/// Carries packets until the link ends, or (`Ok`) the node does.
+/// Forwards packets until the link ends, or, returning `Ok`, until the node ends.
 async fn carry_all(
     reader: &mut Reader,
     shared: &SessionShared,
@@ -173,7 +176,7 @@ async fn carry_all(
         let bytes = batch.iter().map(|message| message.len()).sum();
         shared.traffic.heard(batch.len(), bytes);
         let carries = shared.established.load(Ordering::Acquire);
-        // The core sees all other messages; data that it does not see shows a living peer as well.
+        // The core may not see data, which also shows that the peer is alive.
         if carries && batch.iter().any(|message| is_data(message)) {
             shared.heard.store(nanos(context.clock.tick()), Ordering::Relaxed);
         }
@@ -183,7 +186,7 @@ async fn carry_all(
             let for_core =
                 if data { context.plane.carry(&table, message, &mut bursts) } else { Some(message) };
             if let Some(message) = for_core {
-                // Earlier datagrams must not wait with it.
+                // Earlier datagrams must not wait while this message does.
                 bursts.send();
                 if !hand_over(message.freeze(), shared, context).await {
                     return Ok(());
@@ -195,7 +198,7 @@ async fn carry_all(
     }
 }
 
-/// Gives a message to the core when it is this session's turn; false once the node has stopped.
+/// Gives a message to the core, once this session has a permit; false once the node has stopped.
 async fn hand_over(message: Bytes, shared: &SessionShared, context: &SessionContext) -> bool {
     let Ok(turn) = shared.pending.clone().acquire_owned().await else { return false };
     context.inbox.send(Input::Packet(shared.id, message, turn)).await.is_ok()
@@ -215,7 +218,7 @@ async fn write(mut writer: Writer, shared: Arc<SessionShared>, context: SessionC
             break;
         }
         shared.traffic.sent(packets, bytes);
-        // What has been taken cannot be overtaken.
+        // Messages in a batch cannot be overtaken, so a slow link takes smaller batches.
         let slow = begun.elapsed() > PROMPT;
         most = if slow { (most / 2).max(LEAST_DATA) } else { (most * 2).min(MOST_DATA) };
         if batch.capacity() > BUSY_SLOTS {
@@ -223,12 +226,12 @@ async fn write(mut writer: Writer, shared: Arc<SessionShared>, context: SessionC
         }
         budget.spend(bytes).await;
     }
-    // Boxed: this task waits for most of its life, and there is one for each session.
+    // Boxed to keep the task small: there is one for each session, and it mostly waits.
     let _in_time = tokio::time::timeout(FAREWELL, Box::pin(writer.close())).await;
     shared.done.cancel();
 }
 
-/// Writes a batch, or notices that the other side has stopped reading.
+/// Writes a batch. An error if the other side has stopped reading.
 async fn write_in_time(
     writer: &mut Writer,
     batch: &mut VecDeque<Bytes>,
@@ -246,9 +249,9 @@ async fn write_in_time(
         tokio::select! {
             written = writer.write_batch(batch) => return written.map_err(|e| e.to_string()),
             () = tokio::time::sleep(wait) => {}
-            () = &mut farewell => return Err("the peer did not take the last words".to_owned()),
+            () = &mut farewell => return Err("the peer did not take the last messages".to_owned()),
         }
-        // The first updates of a large mesh take a slow link minutes.
+        // Any progress counts: the first updates of a large mesh take a slow link minutes.
         let now_left = (batch.len(), writer.unsent());
         let limit = if shared.queue.is_behind() { STALLED.min(limit) } else { limit };
         if now_left != left {
@@ -272,7 +275,7 @@ mod tests {
 
     fn shared(number: u64) -> SessionShared {
         let (transport, peer, direction) = ("tcp", number.to_string(), Direction::Inbound);
-        let info = SessionInfo { transport, peer, direction, certified_nodes: None };
+        let info = SessionInfo { transport, peer, direction, certified_nodes: None, is_newcomer: false };
         SessionShared::new(SessionId(number), &info, Arc::default(), None, Tick::at(Duration::ZERO))
     }
 
@@ -281,7 +284,7 @@ mod tests {
         let context = SessionContext {
             plane: Arc::new(ForwardingPlane::new(NodeId::new("here").unwrap())),
             inbox,
-            clock: Clock::start(),
+            clock: TickClock::start(),
             max_idle: Duration::from_secs(21),
             link: CancellationToken::new(),
         };
@@ -366,7 +369,7 @@ mod tests {
                 }
             }
         }
-        // The queue holds 4 MiB, what is under way between the two some 128 KiB.
+        // The queue holds 4 MiB, and some 128 KiB are in flight between the two.
         assert!(slowest > Duration::ZERO && slowest < Duration::from_millis(250), "{slowest:?}");
         drop(far);
         writing.await.unwrap();

@@ -16,7 +16,7 @@ use crate::wire::{DataHeader, MAX_HOPS, NameHash, NodeId, ServiceName, Unreachab
 /// Why a service could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// It is reserved or open already.
+    /// The service is reserved or open already.
     #[error("service {0} is already listening")]
     InUse(ServiceName),
     /// The node has stopped.
@@ -29,7 +29,7 @@ pub enum BindError {
 pub struct Blocked(Arc<Queue>);
 
 impl Blocked {
-    /// Ready when it is worth trying again.
+    /// Ready when the link has room again.
     pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.0.poll_room(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -58,8 +58,8 @@ impl OverlaySocket {
         &self.node
     }
 
-    /// Sends a datagram by the forwarding table, without waiting. What cannot be sent for other reasons
-    /// than a full link is lost, as on any datagram network.
+    /// Sends a datagram by the forwarding table, without waiting. If anything else than a full link prevents this,
+    /// the datagram is lost, as on any datagram network.
     ///
     /// # Errors
     /// [`Blocked`] if the link has no room.
@@ -85,10 +85,10 @@ impl OverlaySocket {
         Ok(())
     }
 
-    /// Sends a datagram and finds out whether it could be sent. With 0 `hops` it comes back as expired.
+    /// Sends a datagram and reports whether it could be sent. With 0 `hops`, it is reported as expired.
     ///
     /// # Errors
-    /// As [`crate::mesh::Mesh::send`]; a stopped node has no routes.
+    /// As [`crate::mesh::Mesh::send`], and [`SendError::NoRoute`] once the node has stopped.
     pub async fn send_to(
         &self,
         node: &NodeId,
@@ -100,7 +100,7 @@ impl OverlaySocket {
         sent.unwrap_or(Err(SendError::NoRoute))
     }
 
-    /// Hands out what has arrived until `each` says that it can take no more (false). `Ready(false)` once
+    /// Passes arrived datagrams to `each` until it returns false, because it can take no more. `Ready(false)` once
     /// the node has stopped.
     pub fn poll_receive(&self, cx: &mut Context<'_>, each: impl FnMut(Datagram) -> bool) -> Poll<bool> {
         self.port.poll_take(cx, each)
@@ -119,7 +119,7 @@ impl OverlaySocket {
         received
     }
 
-    /// The next notice that something sent from here did not arrive, with the node that says so; `None`
+    /// The next notice that a datagram from this service did not arrive, with the node that reports it; `None`
     /// once the node has stopped.
     pub async fn unreachable(&self) -> Option<(Unreachable, NodeId)> {
         let notice = std::future::poll_fn(|cx| self.port.poll_notice(cx)).await;

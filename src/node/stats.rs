@@ -1,5 +1,5 @@
-//! What a link has carried and its state, for operators. Atomic counters, updated once per batch; nothing decides by
-//! them.
+//! What a link has carried, and its state, for operators. The counters are atomic and updated once per batch. No
+//! decision depends on them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,28 +31,28 @@ impl Traffic {
     }
 }
 
-/// One session with a neighbour, as it stands.
+/// The present state of a session with a neighbour.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkStatus {
     /// The neighbour.
     pub node_id: NodeId,
-    /// The session's number; a new one has a new number.
+    /// The session's number; each session has a new one.
     pub session: u64,
-    /// What carries it.
+    /// The transport that carries it.
     pub transport: &'static str,
     /// The other end's address.
     pub address: String,
     /// Its cost.
     pub cost: Cost,
-    /// The neighbour answers our probes: its silence is noticed within seconds.
+    /// Whether the neighbour answers our probes, so that its silence is noticed within seconds.
     pub probed: bool,
-    /// Round trip, if it is known.
+    /// Round-trip time, if known.
     pub rtt: Option<Duration>,
-    /// Share of the latest probes that stayed without an answer, from 0 to 1.
+    /// Share of the latest probes that were not answered, from 0 to 1.
     pub probe_loss: f64,
     /// Bytes that wait to be sent.
     pub queued_bytes: u64,
-    /// Bytes under way on the network, on a QUIC link.
+    /// Bytes in flight, on a QUIC link.
     pub in_flight: Option<u64>,
     /// Datagrams that found no room in the queue.
     pub dropped: u64,

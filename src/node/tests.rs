@@ -16,21 +16,21 @@ use crate::backend::{
 use crate::mesh::{LinkPolicy, SendError};
 use crate::wire::{MAX_HOPS, NodeId, Problem, ServiceName, Unreachable};
 
-/// How exact tokio's timers are.
+/// The precision of tokio's timers.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Nodes joined by a switchboard, each listening under its own name.
+/// Nodes on an in-memory network, each listening under its own name.
 pub(crate) struct Lab {
     net: MemoryNet,
     links: Vec<LinkHandle>,
 }
 
-/// Has the node believe that another one restarted.
+/// Makes the node believe that another node has restarted.
 pub(crate) fn announce_restart(node: &NodeHandle, of: &NodeId) {
     node.plane().restarted.send(of.hash()).unwrap();
 }
 
-/// Has a service of the node hear of another one that it sent to a service which is not there.
+/// Gives service `from` of the node the notice that another node has no service `to`.
 pub(crate) fn announce_unknown(
     node: &NodeHandle,
     from: ServiceName,
@@ -52,7 +52,7 @@ pub(crate) fn node_id(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// Waits for a condition, for as long as a loaded machine may need.
+/// Waits for a condition, as long as a loaded machine may need.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let waiting = async {
         while !condition().await {
@@ -73,26 +73,26 @@ async fn pump(mut from: Reader, mut to: Writer, rate: u32) {
     }
 }
 
-/// What a link does to what it carries.
+/// How a link carries packets.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
-    /// How long each packet is under way.
+    /// The delay of each packet.
     pub(crate) delay: Duration,
-    /// Bytes a second, which leave evenly.
+    /// Bytes a second, evenly paced.
     pub(crate) rate: u32,
     /// The share of packets that get lost.
     pub(crate) loss: f64,
-    /// What goes back waits for up to so long and arrives together, as acknowledgements do that are sent late.
+    /// Packets back wait for up to this long and arrive together, like acknowledgements that are sent late.
     pub(crate) gathered: Duration,
 }
 
 impl Way {
-    /// A link with this delay that takes whatever it is given.
+    /// A link with this delay, without loss or limit.
     pub(crate) const fn of(delay: Duration) -> Self {
         Self { delay, rate: u32::MAX, loss: 0.0, gathered: Duration::ZERO }
     }
 
-    /// Forwards packets, and lets the reader see what has arrived.
+    /// Forwards packets in this way.
     async fn carry(self, mut from: Reader, mut to: Writer) {
         let (sender, mut under_way) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -105,7 +105,7 @@ impl Way {
         let (mut free_at, mut batch) = (begun, Vec::<bytes::BytesMut>::new());
         while from.read_batch(&mut batch).await.is_ok() {
             for packet in batch.drain(..) {
-                // Timers are late by up to a tick, for which the rate makes up.
+                // Timers are late by up to a tick; the next packets make up for it.
                 let cost = Duration::from_secs(1) * packet.len() as u32 / self.rate;
                 free_at = free_at.max(Instant::now() - TICK) + cost;
                 tokio::time::sleep_until(free_at).await;
@@ -150,14 +150,14 @@ impl Lab {
         tokio::spawn(pump(far.reader, near.writer, rate));
     }
 
-    /// Joins two nodes by a link that is such a way.
+    /// Joins two nodes by a link that carries packets in this way.
     pub(crate) async fn join_by(&mut self, from: &NodeHandle, to: &NodeHandle, way: Way) {
         let (near, far) = self.join_by_hand(from, to).await;
         tokio::spawn(Way { gathered: Duration::ZERO, ..way }.carry(near.reader, far.writer));
         tokio::spawn(way.carry(far.reader, near.writer));
     }
 
-    /// Joins two nodes by a session that stands already; both ends of it.
+    /// Joins two nodes by a session that is open already; takes both ends of it.
     pub(crate) async fn join_with(&mut self, ends: [(&NodeHandle, Session); 2]) {
         for (node, session) in ends {
             let (net, from) = (self.net.clone(), node.id().to_string());
@@ -169,7 +169,7 @@ impl Lab {
         }
     }
 
-    /// Both ends of a link, for who carries the packets between them.
+    /// Both ends of a link, for a caller that carries the packets between them.
     async fn join_by_hand(&mut self, from: &NodeHandle, to: &NodeHandle) -> (Session, Session) {
         let name = format!("{}-{}", from.id(), to.id());
         let spec = ListenSpec::Memory(MemoryListenOptions { net: self.net.clone(), name: name.clone() });
@@ -184,18 +184,18 @@ impl Lab {
         (middle.accept().await.unwrap(), dial(&onward).await.unwrap())
     }
 
-    /// Cuts the sessions that one node dialled to another; says how many.
+    /// Cuts the sessions that one node dialled to another; returns how many.
     pub(crate) fn cut(&self, from: &str, to: &str) -> usize {
         self.net.cut(from, to)
     }
 
-    /// Has all packets between two nodes vanish, or no longer.
+    /// Drops all packets between two nodes, or no longer.
     pub(crate) fn silence(&self, one: &str, other: &str, silent: bool) {
         self.net.black_hole(one, other, silent);
         self.net.black_hole(other, one, silent);
     }
 
-    /// A line of nodes, converged.
+    /// A line of nodes that know all routes.
     pub(crate) async fn line(&mut self, names: &[&str]) -> Vec<NodeHandle> {
         let mut nodes = Vec::new();
         for name in names {

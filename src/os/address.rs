@@ -1,7 +1,7 @@
-//! Addresses: which ones a name has, binding them, and how those of peers are written.
+//! Addresses: resolving names, binding, and how addresses of peers are written.
 //!
-//! Owns what "all addresses" means: `0.0.0.0` stands for those of both families, as in Go programs. It refuses to know
-//! what is spoken on a socket.
+//! Owns what "all addresses" means: as in Go programs, `0.0.0.0` stands for all addresses of both families. It
+//! refuses to know what is spoken on a socket.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -11,14 +11,14 @@ use socket2::{Domain, Socket, Type};
 use tokio::net::lookup_host;
 use tracing::{debug, warn};
 
-/// Connections that the kernel holds for a listener between two accepts; it cuts this down to `somaxconn`. A client
-/// that finds no room may believe that it is connected when it is not.
+/// Connections that the kernel holds for a listener between two accepts; the kernel lowers it to `somaxconn`. A
+/// client that finds no room may believe that it is connected when it is not.
 const BACKLOG: i32 = 4096;
 
 /// The addresses of `host:port`, at least one.
 ///
 /// # Errors
-/// If the name has none, or it is no `host:port`.
+/// If the name has no address, or the text is no `host:port`.
 pub(crate) async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     let found = lookup_host(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => {
@@ -33,7 +33,8 @@ pub(crate) async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// The network of a host that others are counted with: an owner of IPv6 addresses has whole networks of them.
+/// The network that stands for a host when hosts are counted, because an owner of IPv6 addresses has whole
+/// networks.
 pub(crate) fn network_of(host: IpAddr) -> IpAddr {
     match host {
         IpAddr::V4(_) => host,
@@ -41,11 +42,11 @@ pub(crate) fn network_of(host: IpAddr) -> IpAddr {
     }
 }
 
-/// Opens the first of a name's addresses, IPv4 before IPv6, that this host has. An address in use is final: half the
-/// clients of a name would not find a listener on its other address.
+/// Opens the first of a name's addresses that this host has, IPv4 before IPv6. An address in use is final: on
+/// another address, half the clients of the name would not find the listener.
 ///
 /// # Errors
-/// The last one of `open`.
+/// The last error of `open`.
 pub(crate) fn open_first<T>(
     mut candidates: Vec<SocketAddr>,
     open: impl Fn(SocketAddr) -> io::Result<T>,
@@ -61,15 +62,12 @@ pub(crate) fn open_first<T>(
     Err(last)
 }
 
-/// A socket for datagrams on that address, or on all of both families.
-///
-/// # Errors
-/// As the system's `bind`.
+/// A socket for datagrams on this address, or on all addresses of both families.
 pub(crate) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
     bind(address, Type::DGRAM).map(UdpSocket::from)
 }
 
-/// A socket of that kind on an address, or on all of both families; a stream's listens. It never blocks.
+/// A non-blocking socket of this kind on an address, or on all addresses of both families; a stream socket listens.
 ///
 /// # Errors
 /// As the system's `bind` and `listen`.
@@ -78,7 +76,7 @@ pub(crate) fn bind(address: SocketAddr, kind: Type) -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), kind, None)?;
         socket.set_nonblocking(true)?;
         if address.ip() == Ipv6Addr::UNSPECIFIED {
-            // Some hosts have it otherwise by default.
+            // Some hosts have the opposite default.
             socket.set_only_v6(false)?;
         }
         if kind == Type::STREAM {
@@ -93,7 +91,7 @@ pub(crate) fn bind(address: SocketAddr, kind: Type) -> io::Result<Socket> {
     })
 }
 
-/// All addresses of IPv4 stand for those of IPv6 too, if they can be had.
+/// Opens all addresses of IPv6 too when asked for all of IPv4, if it can.
 fn on_both_families<T>(address: SocketAddr, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     if address.ip() != Ipv4Addr::UNSPECIFIED {
         return open(address);
@@ -105,18 +103,18 @@ fn on_both_families<T>(address: SocketAddr, open: impl Fn(SocketAddr) -> io::Res
         if has_no_ipv6 {
             debug!(%address, %error, "this host has no IPv6");
         } else {
-            warn!(%address, %error, "listening on IPv4 alone: the port cannot be had on IPv6");
+            warn!(%address, %error, "listening on IPv4 only: the port is not available on IPv6");
         }
         Ok(socket)
     })
 }
 
-/// The address as its owner knows it: on a socket of both families the system writes 192.0.2.1 as ::ffff:192.0.2.1.
-/// Datagrams are still sent to the address as the socket gave it.
+/// The address as its owner knows it: a socket of both families gives 192.0.2.1 as ::ffff:192.0.2.1. Datagrams are
+/// still sent to the address that the socket gave.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => (ip, address.port()).into(),
-        // With its zone.
+        // Unchanged, so that it keeps its zone.
         IpAddr::V6(_) => address,
     }
 }
@@ -160,11 +158,11 @@ mod tests {
 
     #[test]
     fn without_ipv6_it_is_ipv4_alone() {
-        // Somebody has the port on IPv6.
+        // The port is taken on IPv6.
         let holder = bind((Ipv6Addr::LOCALHOST, 0).into(), Type::STREAM).unwrap();
         let socket = bind(all(port(&holder)), Type::STREAM).unwrap();
         assert!(socket.local_addr().unwrap().as_socket().unwrap().is_ipv4());
-        // Or the host has no such thing.
+        // The host has no IPv6.
         let opened = on_both_families(all(7), |address| {
             if address.is_ipv6() { Err(Errno::AFNOSUPPORT.into()) } else { Ok(address) }
         });

@@ -1,6 +1,6 @@
-//! Large answers: they are made off the threads that serve links, a few at a time, and what clients have not read of them is
-//! bounded in sum. Each door has turns and room of its own, and of these no caller has more than half. It does not know what an
-//! answer says, nor how callers are told apart.
+//! Large answers. They are made off the threads that serve links, a few at a time, and the bytes that clients have
+//! not read yet are bounded in sum. Each door has turns and room of its own, and no caller has more than half of
+//! them. It does not know what an answer says, nor how callers are told apart.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -12,26 +12,26 @@ use tokio::task::spawn_blocking;
 
 use super::places::{Places, Share};
 
-/// Bytes of one page of a list, about: a page ends with the item that passes it.
+/// The approximate bytes of one page of a list: a page ends with the item that exceeds them.
 pub(crate) const PAGE: usize = 1 << 20;
-/// Unread bytes that one client may have; all of a door may have twice as many.
+/// Unread bytes that one client may have; all clients of a door together may have twice as many.
 const UNREAD: usize = 32 << 20;
-/// Bytes of an answer that need no room.
+/// The size up to which an answer needs no room.
 const FREE: usize = 64 << 10;
-/// Answers of a door that are made at a time, each for another caller.
+/// Answers of a door that are made at the same time, each for another caller.
 const MAKERS: usize = 2;
 
-/// Turns and room for the answers to callers of type `K`. Clones are the same.
+/// Turns and room for the answers to callers of type `K`. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct AnswerDoor<K> {
     room: Places<K>,
     makers: Arc<Semaphore>,
-    /// The one turn of each caller. A caller queues for the door's turns once, however often it asks.
-    // A lock and no task: held for a look alone.
+    /// The one turn of each caller: a caller queues only once for the door's turns, however often it asks.
+    // A lock rather than a task, because it is held for a look only.
     turns: Arc<Mutex<BTreeMap<K, Weak<Semaphore>>>>,
 }
 
-/// What one client of a door has of it.
+/// One client's share of a door.
 #[derive(Debug)]
 pub(crate) struct AnswerRoom<K: Ord + Clone> {
     unread: Share<K>,
@@ -45,7 +45,7 @@ impl<K: Ord + Clone> AnswerDoor<K> {
         Self { room: Places::new(UNREAD), makers, turns: Arc::default() }
     }
 
-    /// For one client of a caller's.
+    /// The share of one client of this caller.
     pub(crate) fn room(&self, caller: K) -> AnswerRoom<K> {
         let mut turns = self.turns.lock();
         let turn = turns.get(&caller).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -59,8 +59,8 @@ impl<K: Ord + Clone> AnswerDoor<K> {
 }
 
 impl<K: Ord + Clone> AnswerRoom<K> {
-    /// What a function returns that may take long, on a thread of its own, in the caller's turn. `None` only if it cannot be
-    /// carried out, as at the end of the process.
+    /// Runs a function that may take long on a thread of its own, in the caller's turn. `None` only if it could not
+    /// run, as at the end of the process.
     pub(crate) async fn off_thread<T: Send + 'static>(
         &self,
         make: impl FnOnce() -> T + Send + 'static,
@@ -75,8 +75,8 @@ impl<K: Ord + Clone> AnswerRoom<K> {
         made.await.ok()
     }
 
-    /// An answer of any size, which holds its room until that is given back. One for which there is no room is not kept: it
-    /// is made again once there is. `None` as with [`Self::off_thread`].
+    /// Makes an answer of any size, which holds its room until the room is given back. An answer without room is
+    /// dropped, and made again once there is room. `None` as with [`Self::off_thread`].
     pub(crate) async fn print(
         &mut self,
         make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
@@ -85,14 +85,14 @@ impl<K: Ord + Clone> AnswerRoom<K> {
         loop {
             let again = make.clone();
             let made = self.off_thread(move || again()).await?;
-            // A longer one takes all that one client may have.
+            // A longer answer takes all the room that one client may have.
             let needed = if made.len() <= FREE { 0 } else { made.len().min(UNREAD) };
             let more = needed.saturating_sub(self.unread.count());
             if more == 0 || self.unread.take(more) {
                 return Some(made);
             }
             drop(made);
-            // Nobody waits for more while it holds some.
+            // Gives back what it holds before waiting, so that clients do not wait for each other.
             self.unread.give_back();
             self.unread.grow(needed).await;
         }
@@ -104,12 +104,12 @@ impl<K: Ord + Clone> AnswerRoom<K> {
     }
 }
 
-/// Whether something is printed faster than a turn is waited for.
+/// Whether printing this takes less time than waiting for a turn.
 pub(crate) fn is_small(told: &impl Serialize) -> bool {
     serde_json::to_writer(&mut vec![0; FREE][..], told).is_ok()
 }
 
-/// As many of these as fit into so many bytes of JSON, one at least, and whether there are more.
+/// As many items as fit into this many bytes of JSON, but at least one, and whether there are more.
 pub(crate) fn fitting<T: Serialize, C: FromIterator<T>>(
     all: impl IntoIterator<Item = T>,
     bytes: usize,
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(waiting.await.map(|made| made.len()), Some(PAGE));
     }
 
-    /// Each maker says when its turn comes, and stands until it may go: who comes next is no matter of time.
+    /// Each maker reports when its turn comes, and stays until it may go, so the order does not depend on time.
     #[tokio::test]
     async fn however_often_one_asks_another_waits_for_no_more_than_the_pieces_that_are_being_made() {
         let door = AnswerDoor::new();
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(fitting::<_, Vec<_>>(["aa", "bb"], 1), (vec!["aa"], true));
         assert_eq!(fitting::<_, Vec<_>>(["aa", "bb"], 10), (vec!["aa", "bb"], false));
         assert_eq!(fitting::<&str, Vec<_>>([], 10), (vec![], false));
-        // What is left is not made.
+        // Items beyond the page are not made.
         fitting::<_, Vec<_>>((0..9).inspect(|&item| assert!(item < 2)), 2);
     }
 

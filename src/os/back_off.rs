@@ -1,12 +1,13 @@
-//! How long to wait before something is tried again: the pauses grow, so that what is away is not hammered, and they are
-//! scattered, so that many do not return at the same moment. Pure: it neither sleeps nor knows what is tried.
+//! How long to wait before a further attempt. The pauses grow, so that an absent service is not hammered, and they
+//! are scattered, so that many clients do not return at the same moment. Pure: it neither sleeps nor knows what is
+//! tried.
 
 use std::time::Duration;
 
 use rand::{Rng, RngExt as _};
 
-/// Pauses that grow by half with each failure in a row, from a first one up to a longest one. What is back after some
-/// time is found within half that time again, with a dozen attempts from 100 ms to 10 s.
+/// Pauses that grow by half with each failure in a row, from a first one to a longest one. A service that returns
+/// after some time is found within half that time again. From 100 ms to 10 s, it takes a dozen attempts.
 #[derive(Debug, Clone)]
 pub(crate) struct BackOff {
     first: Duration,
@@ -20,9 +21,10 @@ impl BackOff {
         Self { first, longest, failures: 0 }
     }
 
-    /// The pause after that many failures in a row, not scattered: for a core that must be told the same by every node.
+    /// The pause after this many failures in a row, not scattered: for a core where every node must get the same
+    /// result.
     pub(crate) fn after(&self, failures: u32) -> Duration {
-        // Beyond 64 steps every pause is the longest, and the power stays a number.
+        // Beyond 64 steps every pause is the longest; the limit keeps the power finite.
         let growth = 1.5_f64.powi(failures.saturating_sub(1).min(64) as i32);
         Duration::try_from_secs_f64(self.first.as_secs_f64() * growth)
             .map_or(self.longest, |pause| pause.min(self.longest))
@@ -33,7 +35,7 @@ impl BackOff {
         self.next_with(&mut rand::rng())
     }
 
-    /// The same, with randomness of the caller's. Up to a quarter is taken off.
+    /// The pause after one more failure, with the caller's randomness. It is shortened by up to a quarter.
     pub(crate) fn next_with(&mut self, random: &mut impl Rng) -> Duration {
         self.failures = self.failures.saturating_add(1);
         self.after(self.failures).mul_f64(random.random_range(0.75..=1.0))

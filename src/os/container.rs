@@ -1,8 +1,8 @@
-//! Whether this process runs in a container, and which directories are volumes there. Owns how both are recognised; what
-//! follows from it is others' business.
+//! Whether this process runs in a container, and which directories are volumes there. Owns how both are recognised,
+//! not what follows from it.
 //!
-//! A container is a PID namespace other than the host's: the users of the host are outside of it, with their processes.
-//! A volume is a mount of its own that those users cannot reach: a file system of its own, or one of the directories
+//! A container is a PID namespace other than the host's; the host's users and their processes are outside of it. A
+//! volume is a mount of its own that those users cannot reach: a file system of its own, or one of the directories
 //! that a kubelet makes for a pod, below a directory that is closed to them.
 
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The inode of the host's PID namespace, which is the same on every kernel (`PROC_PID_INIT_INO`).
 const HOST_PIDS: u64 = 0xefff_fffc;
-/// How the directories begin in which a kubelet keeps volumes, each for one plugin.
+/// The prefix of the directories in which a kubelet keeps volumes, one directory for each plugin.
 const KUBELET_VOLUMES: &str = "kubernetes.io~";
 
 /// Whether this process runs in a container.
@@ -25,13 +25,13 @@ pub(crate) fn is_volume(path: &Path) -> bool {
     fs::canonicalize(path).is_ok_and(|path| is_volume_in(&mounts, &path))
 }
 
-/// `mounts` has the lines of `proc_pid_mountinfo(5)`.
+/// Reads `mounts` as the lines of `proc_pid_mountinfo(5)`.
 fn is_volume_in(mounts: &str, path: &Path) -> bool {
     let mut places = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(3);
         Some((unescaped(fields.next()?), unescaped(fields.next()?)))
     });
-    // The last one at a place hides those before.
+    // The last mount at a path hides earlier ones.
     let source = places.rfind(|(_, at)| at == path).map(|(source, _)| source);
     source.is_some_and(|source| {
         let of_kubelet =
@@ -40,7 +40,7 @@ fn is_volume_in(mounts: &str, path: &Path) -> bool {
     })
 }
 
-/// A path with blanks and the like as `\040`.
+/// Undoes mountinfo's octal escapes, such as `\040` for a blank.
 fn unescaped(field: &str) -> PathBuf {
     let mut parts = field.split('\\');
     let mut path = parts.next().unwrap_or_default().to_owned();

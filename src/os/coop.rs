@@ -1,7 +1,7 @@
 //! Fairness between tasks: a task that always finds more bytes to move yields after some of them.
 //!
-//! The runtime counts a task's operations, not what each of them costs: a hundred copies of 64 KiB take milliseconds,
-//! in which a ping that has arrived is not even looked at. Knows nothing of what is moved.
+//! The runtime counts a task's operations, not what each of them costs: a hundred copies of 64 KiB take
+//! milliseconds, in which a ping that has arrived is not even looked at. Knows nothing of the bytes.
 
 /// Bytes that a task may move before it yields: some tens of microseconds of copying and encrypting.
 const BUDGET: usize = 128 << 10;
@@ -13,7 +13,7 @@ pub(crate) struct ByteBudget {
 }
 
 impl ByteBudget {
-    /// Counts bytes that were moved, and yields to other tasks once the budget is used up.
+    /// Counts moved bytes, and yields to other tasks once the budget is used up.
     pub(crate) async fn spend(&mut self, bytes: usize) {
         self.spent += bytes;
         if self.spent >= BUDGET {

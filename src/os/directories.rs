@@ -1,4 +1,4 @@
-//! Names that outlast a power loss. A file that is flushed is lost with a directory whose name is not.
+//! Makes names survive a power loss. A flushed file is lost if the name of its directory was not flushed.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -13,13 +13,13 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
 /// Flushes the name of a file or directory.
 ///
 /// # Errors
-/// The directory that it is in cannot be opened or flushed.
+/// The directory above cannot be opened or flushed.
 pub(crate) fn flush_name(path: &Path) -> io::Result<()> {
     File::open(parent_of(path))?.sync_all()
 }
 
-/// Makes a directory that only this user may enter, and those above it that are missing, and flushes their names. One that
-/// exists stays as it is.
+/// Makes a directory that only this user may enter, with missing directories above it, and flushes their names. An
+/// existing directory stays as it is.
 ///
 /// # Errors
 /// The directory cannot be made or flushed.

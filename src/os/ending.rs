@@ -1,23 +1,23 @@
-//! Ending processes for good. Which ones, and how a signal reaches one, the caller knows.
+//! Ends processes for good. The caller knows which processes, and how a signal reaches one.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long killed processes get to vanish, and between looks.
-const LIMIT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(2);
+/// How long killed processes may take to vanish, and the pause between looks.
+const ENDED_WITHIN: Duration = Duration::from_secs(5);
+const ENDED_EVERY: Duration = Duration::from_millis(2);
 
-/// Kills those that `living` finds, and those that they start meanwhile, until none is left or time is up. Blocks. Returns
-/// those that are still there.
+/// Kills the processes that `living` finds, and those that they start meanwhile, until none is left or the time is
+/// up. Blocks. Gives the processes that are still there.
 pub(crate) fn kill_all<P>(mut living: impl FnMut() -> Vec<P>, mut kill: impl FnMut(&P)) -> Vec<P> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + ENDED_WITHIN;
     loop {
         let found = living();
         found.iter().for_each(&mut kill);
         if found.is_empty() || Instant::now() >= deadline {
             return found;
         }
-        sleep(LOOK);
+        sleep(ENDED_EVERY);
     }
 }
 

@@ -1,7 +1,9 @@
-//! Process 1 of a container that has no init: it runs the program as its child, hands on signals, and reaps what comes to
-//! it. Orphans of the whole container do, those of `kubectl exec` too, and nobody else can reap them.
+//! Process 1 of a container that has no init: it runs the program as its child, hands signals on to it, and reaps
+//! orphans. All orphans of the container become its children, those of `kubectl exec` too, and no other process can
+//! reap them.
 //!
-//! Not a task in the daemon: it could not tell an orphan from a child whose status somebody else waits for.
+//! It is not a task of the daemon, because the daemon could not tell an orphan from a child whose status another
+//! task awaits.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
@@ -11,11 +13,11 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// What people and container engines send.
+/// The signals that people and container engines send.
 const HANDED_ON: [Signal; 6] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// If this is process 1: runs this program again, to its end, as another process. Call it before any thread exists.
+/// If this is process 1, runs this program again as another process, to its end. Call it before any thread exists.
 pub(crate) fn run_if_first() -> Option<ExitCode> {
     let failed = |error| {
         eprintln!("meshd: as process 1 it cannot start the node: {error}; is /proc mounted?");
@@ -24,7 +26,7 @@ pub(crate) fn run_if_first() -> Option<ExitCode> {
     if std::process::id() == 1 {
         return Some(run().unwrap_or_else(failed));
     }
-    // The other process inherits what process 1 blocks. Unblocking what is valid cannot fail.
+    // The other process inherits the signals that process 1 blocks. Unblocking valid signals cannot fail.
     let _ = signals().thread_unblock();
     None
 }
@@ -38,7 +40,7 @@ fn run() -> io::Result<ExitCode> {
     signals.thread_block()?;
     let mut args = env::args_os();
     let mut program = Command::new(env::current_exe()?);
-    // A group of its own: else a terminal's Ctrl-C reaches it twice.
+    // A group of its own, because otherwise a terminal's Ctrl-C would reach it twice.
     program.arg0(args.next().unwrap_or_default()).args(args).process_group(0);
     let program = Pid::from_raw(program.spawn()?.id().cast_signed());
     loop {
@@ -48,13 +50,13 @@ fn run() -> io::Result<ExitCode> {
                     return Ok(code);
                 }
             }
-            // It may have ended this moment.
+            // An error is ignored, because the program may just have ended.
             other => drop(kill(program, other)),
         }
     }
 }
 
-/// Reaps all that have ended; the exit code of the program if it is one of them, in the way of shells.
+/// Reaps all children that have ended. If the program is one of them, gives its exit code as a shell would.
 fn reap(program: Pid) -> Option<ExitCode> {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

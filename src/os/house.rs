@@ -1,6 +1,6 @@
-//! The connections of a listener, and which of them goes when one more comes. Owns that places are for answers: who is
-//! silent, before the whole of a request or between two, has no right to keep one. It does not know what a connection
-//! is, nor how callers are told apart.
+//! The connections of a listener, and which of them leaves when a further one comes. Owns that places are for
+//! answers: a silent connection, before the end of a request or between two, has no right to keep its place. It
+//! does not know what a connection is, nor how callers are told apart.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,19 +12,20 @@ use tokio_util::sync::CancellationToken;
 /// The connections, of callers of type `K`.
 pub(crate) struct House<K: Ord + Clone> {
     most: usize,
-    // A lock and no task: held for a look or a change alone.
+    // A lock rather than a task, because it is held for a look or a change only.
     guests: Arc<Mutex<Guests<K>>>,
 }
 
 struct Guests<K> {
-    /// Counts connections, and when they became silent.
+    /// The last number given to a connection, or to a moment at which one became silent.
     next: u64,
     by_number: BTreeMap<u64, Guest<K>>,
 }
 
 struct Guest<K> {
     caller: K,
-    /// Since when it is silent; the smallest for the longest.
+    /// The moment when it became silent; the smallest number is the longest silence. `None` while it may not be
+    /// displaced.
     silent: Option<u64>,
     leave: CancellationToken,
 }
@@ -36,18 +37,19 @@ pub(crate) struct Seat<K: Ord + Clone> {
     leave: CancellationToken,
 }
 
-/// A request that comes, or is answered.
+/// A request that is being received or answered.
 pub(crate) struct Asking<K: Ord + Clone>(Arc<Seat<K>>);
 
 impl<K: Ord + Clone> House<K> {
-    /// Twice as many places as one caller may have while nobody else has any.
+    /// One caller may have `for_one` places while no other has any; there are twice as many.
     pub(crate) fn new(for_one: usize) -> Self {
         let guests = Guests { next: 0, by_number: BTreeMap::new() };
         Self { most: 2 * for_one, guests: Arc::new(Mutex::new(guests)) }
     }
 
-    /// A place for one more connection. A caller never has more than it leaves; where it would, silent connections leave:
-    /// of the callers with the most first, and never for a caller with more.
+    /// A place for a further connection. A caller never has more places than it leaves free or to others. To keep
+    /// this true, silent connections leave, those of the callers with the most first, but none of a caller with
+    /// fewer than this one.
     pub(crate) fn enter(&self, caller: K) -> Option<Arc<Seat<K>>> {
         let mut guests = self.guests.lock();
         loop {
@@ -78,12 +80,12 @@ impl<K> Guests<K> {
 }
 
 impl<K: Ord + Clone> Seat<K> {
-    /// Ready when this connection is to leave.
+    /// Waits until this connection has to leave.
     pub(crate) async fn left(&self) {
         self.leave.cancelled().await;
     }
 
-    /// A request has begun; with the end of this it has been answered.
+    /// A request has begun. Dropping the result means that it has been answered.
     pub(crate) fn asks(self: &Arc<Self>) -> Asking<K> {
         Asking(self.clone())
     }
@@ -98,7 +100,7 @@ impl<K: Ord + Clone> Seat<K> {
 }
 
 impl<K: Ord + Clone> Asking<K> {
-    /// It has come whole: until it is answered the connection stays.
+    /// The request has come whole, so the connection stays until it is answered.
     pub(crate) fn stays(&self) {
         self.0.set_silent(false);
     }
@@ -129,16 +131,17 @@ mod tests {
     #[test]
     fn who_is_silent_keeps_no_place_that_another_needs() {
         let house = House::new(4);
-        // A caller's own go first, the one that has been silent longest.
+        // A caller's own connections leave first, beginning with the longest silence.
         let silent: Vec<_> = (0..6).map(|_| house.enter(1).unwrap()).collect();
         let has_left: Vec<bool> = silent.iter().map(|seat| seat.leave.is_cancelled()).collect();
         assert_eq!(has_left, [true, true, false, false, false, false]);
-        // One that was answered has been silent for less long.
+        // An answered connection has been silent for a shorter time.
         drop(answered(&silent[2]));
         let half = silent[3].asks();
         let more = house.enter(1).unwrap();
         assert!(silent[3].leave.is_cancelled() && !silent[2].leave.is_cancelled());
-        // Others get in. Those of the largest leave for them, but for the one that is answered.
+        // Others get in. Connections of the largest caller leave for them, except the one whose request is being
+        // answered.
         let busy = answered(&silent[2]);
         let others: Vec<_> = (2..9).filter_map(|other| house.enter(other)).collect();
         assert_eq!(others.len(), 7);

@@ -1,6 +1,6 @@
-//! Limits for log lines that others can cause at any rate, where the log's own bound on each statement is too wide.
+//! Limits log lines that others can cause at any rate, where the log's own bound on each statement is too wide.
 //!
-//! Owns the counting alone. The caller writes the lines, and says in the next one how many were left out.
+//! Owns only the counting. The caller writes the lines, and says in each how many were left out before it.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ pub(crate) struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// At most that many lines in each `period`.
+    /// At most this many lines in each `period`.
     pub(crate) fn new(lines: u32, period: Duration) -> Self {
         Self { lines, period, since: None, written: 0, left_out: 0 }
     }
 
-    /// If a line may be written now: how many were left out since the last one.
+    /// If a line may be written now, the number of lines left out since the last one.
     pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now - since >= self.period) {
             (self.since, self.written) = (Some(now), 0);

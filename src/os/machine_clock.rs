@@ -1,14 +1,14 @@
-//! Time since a moment, also that in which the machine was suspended: others have counted on meanwhile.
+//! Time since a moment, including the time in which the machine was suspended, because other machines counted on.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// A clock that nobody sets.
+/// A clock that nobody can set.
 #[derive(Debug)]
 pub(crate) struct MachineClock {
-    /// The runtime's, as for every timer.
+    /// A moment of the runtime's clock, as for every timer.
     began: Instant,
     suspended: Duration,
 }

@@ -1,16 +1,19 @@
 //! The operating system, in the shape in which the rooms above use it.
 //!
-//! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `address` binds addresses, `tcp` sets
-//! the options of TCP sockets, `peer_user` says whose the other end is, `replace` writes files atomically, `directories` flushes names, `regular_file`
-//! reads files and waits for none, `private_file` those with secrets, `watch` notices changed files and `readiness` waits for descriptors; `container` says whether
-//! there is one around this process, `boot` which boot this is, `machine_clock` how long ago something was; `ending` kills
-//! processes; `coop` keeps tasks fair to each other, `places` keeps callers fair to each other, `answers` bounds what large
-//! answers take, `house` lets the silent make room, `back_off` paces what is tried again, and `log_limiter` bounds what
-//! others can make the node log. `first_process` is process 1 of a container that has no init, and `terminal` says which
-//! characters terminals obey.
+//! `rlimit` is the limit of open files, `unix_socket` binds sockets with their lock, `address` binds addresses,
+//! `tcp` sets the options of TCP sockets, `accept` retries failed accepts, `peer_user` names the user at the other
+//! end, `replace` writes files atomically, `directories` flushes names, `regular_file` reads files and never waits,
+//! `private_file` reads those with secrets, `watch` notices changed files, and `readiness` waits for descriptors.
+//! `container` says whether this process runs in one, `boot` tells boots apart, `machine_clock` measures time, and
+//! `ending` kills processes. `coop` keeps tasks fair to each other, `places` keeps callers fair to each other,
+//! `answers` bounds the cost of large answers, `house` makes silent connections leave, `back_off` spaces repeated
+//! attempts, and `log_limiter` bounds the log lines that others can cause. `first_process` is process 1 of a
+//! container that has no init, and `terminal` lists the characters that terminals obey.
 //!
-//! It uses the standard library and crates, and no other room: it knows nothing of the mesh.
+//! It uses the standard library and crates, but no other room: it knows nothing of the mesh.
 
+pub(crate) mod accept;
+pub(crate) mod acting;
 pub(crate) mod address;
 pub(crate) mod answers;
 pub(crate) mod back_off;

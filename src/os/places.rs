@@ -1,6 +1,6 @@
-//! Places that several callers share: connections, streams, bytes of lines. Owns how many there are, and that a caller
-//! never has more of them than it leaves: one who takes all that it can get, and keeps it, shuts nobody out. It does not
-//! know what a place is for, nor how callers are told apart.
+//! Places that several callers share: connections, streams, bytes of lines. Owns how many places there are, and
+//! that a caller never has more of them than it leaves: a caller that takes all it can get, and keeps it, shuts
+//! nobody out. It does not know what a place is for, nor how callers are told apart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Places for callers of type `K`. Clones are the same.
+/// Places for callers of type `K`. Clones share them.
 #[derive(Debug)]
 pub(crate) struct Places<K>(Arc<PlacesInner<K>>);
 
 #[derive(Debug)]
 struct PlacesInner<K> {
     most: usize,
-    // A lock and no task: held for arithmetic alone, and a place is given back where it is dropped.
+    // A lock rather than a task, because it is held for arithmetic only, and dropping a share must give places
+    // back.
     taken: Mutex<Taken<K>>,
     given_back: Notify,
 }
@@ -23,7 +24,7 @@ struct PlacesInner<K> {
 #[derive(Debug)]
 struct Taken<K> {
     sum: usize,
-    /// Callers that have none are not in it.
+    /// Callers without places are not in the map.
     by_caller: BTreeMap<K, usize>,
 }
 
@@ -34,7 +35,7 @@ impl<K> Clone for Places<K> {
 }
 
 impl<K: Ord + Clone> Places<K> {
-    /// Twice as many places as one caller may have while nobody else has any.
+    /// One caller may have `for_one` places while no other has any; there are twice as many.
     pub(crate) fn new(for_one: usize) -> Self {
         let taken = Mutex::new(Taken { sum: 0, by_caller: BTreeMap::new() });
         Self(Arc::new(PlacesInner { most: 2 * for_one, taken, given_back: Notify::new() }))
@@ -46,13 +47,13 @@ impl<K: Ord + Clone> Places<K> {
         place.take(1).then_some(place)
     }
 
-    /// A place that holds nothing yet.
+    /// A share without places yet.
     pub(crate) fn none_yet(&self, caller: K) -> Share<K> {
         Share { places: self.clone(), caller, count: 0 }
     }
 }
 
-/// What a caller has of the places. They are given back when this is dropped.
+/// A caller's share of the places. Dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct Share<K: Ord + Clone> {
     places: Places<K>,
@@ -61,12 +62,12 @@ pub(crate) struct Share<K: Ord + Clone> {
 }
 
 impl<K: Ord + Clone> Share<K> {
-    /// How many it holds.
+    /// How many places it holds.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Takes more; false, and nothing is taken, if the caller would have more than it leaves.
+    /// Takes more places. False, without taking any, if the caller would then have more than it leaves.
     pub(crate) fn take(&mut self, more: usize) -> bool {
         let mut taken = self.places.0.taken.lock();
         let own = taken.by_caller.get(&self.caller).copied().unwrap_or_default() + more;
@@ -79,7 +80,7 @@ impl<K: Ord + Clone> Share<K> {
         fits
     }
 
-    /// Waits until the caller may have more, and takes them.
+    /// Waits until the caller may have this many more places, and takes them.
     pub(crate) async fn grow(&mut self, more: usize) {
         let places = self.places.clone();
         loop {
@@ -91,7 +92,7 @@ impl<K: Ord + Clone> Share<K> {
         }
     }
 
-    /// Gives all of them back.
+    /// Gives all its places back.
     pub(crate) fn give_back(&mut self) {
         let count = std::mem::take(&mut self.count);
         if count == 0 {

@@ -1,5 +1,5 @@
-//! Small files with secrets: read whole, within a bound, and only if nobody but their owner can read them. Errors never show
-//! what is in a file.
+//! Small files with secrets: read whole, within a bound, and only if their owner alone can read them. Errors never
+//! show the contents.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -7,21 +7,18 @@ use std::path::Path;
 
 use super::regular_file;
 
-/// Why such a file is not read. The path is the caller's to say.
+/// Why such a file is not read. The caller adds the path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivateFileError {
     #[error("{0}")]
     Unreadable(#[from] io::Error),
-    #[error("its mode is {0:o}: others can read it, chmod it to 0600")]
+    #[error("its mode is {0:o}, so others can read it: chmod it to 0600")]
     Open(u32),
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
 }
 
-/// What is in the file. Blocks.
-///
-/// # Errors
-/// [`PrivateFileError`]
+/// The contents of the file. Blocks.
 pub(crate) fn read(path: &Path, longest: u64) -> Result<Vec<u8>, PrivateFileError> {
     let file = regular_file::open(path)?;
     let mode = file.metadata()?.mode() & 0o7777;

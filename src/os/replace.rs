@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 
 use super::directories::flush_name;
 
-/// Gives a file these contents and this mode, durably. They are written beside it, under a name of their own that
-/// ends with `.new`, and then take its place.
+/// Gives a file these contents and this mode, durably. The contents are written to a new file beside it, with a
+/// unique name that ends with `.new`, and the new file then takes its place.
 ///
 /// # Errors
-/// As the system's. The file has its old contents then, unless only the directory could not be made durable.
+/// The system's error. The file then has its old contents, unless only the directory could not be made durable.
 pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     replace_by(path, contents, mode, |_| Ok(()))
 }
 
-/// The same for a file of a user and a group, or of the caller, with exactly this mode, whatever the umask is.
+/// The same for a file of this user and group, or of the caller, with exactly this mode, whatever the umask is.
 ///
 /// # Errors
-/// As [`replace`]; only root gives files away.
+/// As [`replace`]; only root can give files away.
 pub(crate) fn replace_owned(
     path: &Path,
     contents: &[u8],
     mode: u32,
     owner: Option<(u32, u32)>,
 ) -> io::Result<()> {
-    // Nobody else reads it before it belongs to whom it shall.
+    // Nobody else can read the file before it has its owner.
     replace_by(path, contents, 0o600, |file| {
         if let Some((user, group)) = owner {
             fchown(file, Some(user), Some(group))?;
@@ -45,7 +45,7 @@ fn replace_by(
     name.push(format!(".{:08x}.new", rand::random::<u32>()));
     let new = PathBuf::from(name);
     let put = || {
-        // Only a file that did not exist can have no reader yet.
+        // A reader cannot have it open already, because it did not exist.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
         give(&file)?;
         file.write_all(contents)?;

@@ -1,8 +1,8 @@
 //! How many files this process may have open at once.
 //!
 //! Most systems start a service with a soft limit of 1,024, which a few hundred strangers can use up on a public
-//! port, and let it ask for many more. Programs that a node starts get the limit that the node itself was started
-//! with: some of them depend on small numbers. Owns that limit, and knows nothing of who opens files.
+//! port, but let it ask for many more. Programs that a node starts get the limit with which the node itself was
+//! started, because some of them depend on small numbers. Owns this limit, and knows nothing of who opens files.
 
 use std::sync::OnceLock;
 

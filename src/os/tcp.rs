@@ -10,16 +10,13 @@ use tracing::debug;
 
 use super::address;
 
-/// Listens on an address, or on all of both families.
-///
-/// # Errors
-/// As the system's `bind`.
+/// Listens on an address, or on all addresses of both families.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(address::bind(address, Type::STREAM)?.into())
 }
 
-/// Sends what is written at once, and has the kernel find out whether a silent peer is still there. Both make a
-/// connection better and neither makes it possible, so a failure is logged only.
+/// Makes the socket send at once, and the kernel check whether a silent peer is still there. A failure is only
+/// logged, because a connection works without these options.
 pub(crate) fn tune(stream: &TcpStream, keepalive: &TcpKeepalive) {
     let tuned = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_tcp_keepalive(keepalive));
     if let Err(error) = tuned {
@@ -27,10 +24,10 @@ pub(crate) fn tune(stream: &TcpStream, keepalive: &TcpKeepalive) {
     }
 }
 
-/// Sets how a socket, and what it accepts, reacts to congestion.
+/// Sets the congestion control of a socket, and of the connections that it accepts.
 ///
 /// # Errors
-/// If the kernel does not have that, or does not let this program use it.
+/// If the kernel lacks it, or does not let this program use it.
 pub(crate) fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
     SockRef::from(socket).set_tcp_congestion(name.as_bytes()).map_err(|error| {
         let what = format!("the kernel does not offer the congestion control {name}");

@@ -1,8 +1,9 @@
-//! What a terminal does with characters: which of them it obeys or hides, rather than shows them. Owns that set, for whoever
-//! writes words of others where a person reads them.
+//! Which characters a terminal obeys or hides rather than shows. Owns this set, for code that prints strangers'
+//! text where a person reads it.
 
-/// Whether a terminal obeys a character, or orders others by it, or hides it, rather than shows it. Tabs and ends of lines
-/// are harmless, and words of some languages need the two joiners: as on the page (http/page/dom.js).
+/// Whether a terminal obeys a character, hides it, or reorders others by it, rather than shows it. Tabs and ends of
+/// lines are harmless, and words of some languages need the two joiners. The page has the same set
+/// (http/page/dom.js).
 pub(crate) fn is_command(c: char) -> bool {
     let is_format = matches!(c,
         '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}' | '\u{891}' | '\u{8e2}'
@@ -19,7 +20,7 @@ mod tests {
 
     #[test]
     fn a_terminal_shows_what_the_page_shows() {
-        // COMMANDS of http/page/dom.js; no text here has halves of pairs.
+        // COMMANDS of http/page/dom.js, without unpaired surrogates, which no text here contains.
         let page = regex::Regex::new("[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}--[\t\n\u{200c}\u{200d}]]").unwrap();
         let differ =
             ('\0'..=char::MAX).filter(|c| is_command(*c) != page.is_match(c.encode_utf8(&mut [0; 4])));

@@ -19,7 +19,7 @@ use tokio::sync::{OnceCell, watch};
 
 use super::readiness;
 
-/// Watches directories for one purpose. Clones are the same.
+/// Watches directories for one purpose. Clones share the watches.
 #[derive(Debug, Clone)]
 pub(crate) struct Watcher {
     inner: Arc<WatcherShared>,
@@ -27,34 +27,34 @@ pub(crate) struct Watcher {
 
 #[derive(Debug)]
 struct WatcherShared {
-    /// The use of the changes, for the log.
+    /// What the changes are used for; the log names it.
     purpose: &'static str,
     events: WatchFlags,
-    /// Between looks where there is no inotify.
+    /// The interval between looks without inotify.
     poll: Duration,
-    /// Set at the first subscription; `None` inside when the system refused.
+    /// Set at the first subscription; `None` inside if the system refused.
     instance: OnceCell<Option<Arc<AsyncFd<OwnedFd>>>>,
-    /// Subscribers by watch descriptor. Held for map operations and never across a wait.
+    /// Subscribers by watch descriptor. Locked for map operations only, never across a wait.
     directories: Mutex<BTreeMap<i32, (usize, watch::Sender<()>)>>,
     warned: Once,
 }
 
 impl Watcher {
-    /// A watcher for such events, which takes an inotify instance with its first subscriber. Without inotify,
-    /// subscribers look every `poll`.
+    /// A watcher for these events. It takes an inotify instance with its first subscriber. Without inotify,
+    /// subscribers look at intervals of `poll`.
     pub(crate) fn new(purpose: &'static str, events: WatchFlags, poll: Duration) -> Self {
         let (instance, directories, warned) = (OnceCell::new(), Mutex::default(), Once::new());
         Self { inner: Arc::new(WatcherShared { purpose, events, poll, instance, directories, warned }) }
     }
 
-    /// Starts watching a directory's files. Subscribe before the first look, so that no change falls in between.
+    /// Starts watching a directory's files. Subscribe before the first look, so that no change is missed.
     pub(crate) async fn subscribe(&self, dir: &Path) -> Subscription {
         let watcher = self.clone();
         let instance = self.inner.instance.get_or_init(|| async { self.open() }).await;
         let added = instance.as_ref().map(|instance| self.add(instance, dir));
         let watched = match added {
             Some(Ok(watched)) => Some(watched),
-            // A directory that is gone needs no warning: no file in it will change.
+            // A missing directory needs no warning: no file in it will change.
             Some(Err(rustix::io::Errno::NOENT)) | None => None,
             Some(Err(error)) => {
                 self.warn(&error.into());
@@ -89,7 +89,7 @@ impl Watcher {
         if *count == 0 {
             directories.remove(&wd);
             if let Some(Some(instance)) = self.inner.instance.get() {
-                // Fails when the directory is gone, and the kernel has dropped the watch itself.
+                // Fails if the directory is gone, because the kernel has then dropped the watch itself.
                 let _ = inotify::remove_watch(instance.get_ref(), wd);
             }
         }
@@ -124,7 +124,7 @@ async fn pump(instance: Arc<AsyncFd<OwnedFd>>, inner: Weak<WatcherShared>) {
         let Some(inner) = inner.upgrade() else { return };
         let directories = inner.directories.lock();
         for wd in changed {
-            // -1 says that the kernel's queue has overflowed: anybody may have missed something.
+            // -1 means that the kernel's queue has overflowed, so any subscriber may have missed a change.
             match directories.get(&wd) {
                 Some((_, sender)) => sender.send_replace(()),
                 None if wd < 0 => directories.values().for_each(|(_, sender)| sender.send_replace(())),

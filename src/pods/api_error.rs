@@ -9,7 +9,7 @@ pub enum ApiError {
     /// There was no complete answer: no connection, a broken one, or a timeout. The server may have executed
     /// the request.
     #[error(transparent)]
-    Unreachable(Unreachable),
+    Unreachable(ApiUnreachable),
     /// 429 and 5xx: the server, or the kubelet behind it, cannot serve the request now.
     #[error("{message}")]
     Busy {
@@ -41,33 +41,33 @@ pub enum ApiError {
 /// There was no complete answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub struct Unreachable {
+pub struct ApiUnreachable {
     /// Which server, and the cause.
     pub text: String,
     /// There was a connection: the server may have executed the request.
     pub was_connected: bool,
     /// How long waiting is worth while.
-    pub patience: Patience,
+    pub patience: AnswerPatience,
 }
 
 /// How long waiting for an answer is worth while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// Not at all: nothing with this address and authority ever answered, and waiting mends neither.
+pub enum AnswerPatience {
+    /// Not at all: no server with this address and authority ever answered, and waiting corrects neither.
     None,
-    /// A little: nothing with them ever answered, but it may be an outage.
+    /// A little: no server with this address and authority ever answered, but there may be an outage.
     Short,
-    /// As long as an outage may last: they are right.
+    /// As long as an outage may last: address and authority are right.
     Outage,
 }
 
-impl From<String> for Unreachable {
+impl From<String> for ApiUnreachable {
     fn from(text: String) -> Self {
-        Self { text, was_connected: true, patience: Patience::Outage }
+        Self { text, was_connected: true, patience: AnswerPatience::Outage }
     }
 }
 
-impl From<&str> for Unreachable {
+impl From<&str> for ApiUnreachable {
     fn from(text: &str) -> Self {
         text.to_owned().into()
     }
@@ -101,7 +101,7 @@ impl ApiError {
         }
     }
 
-    /// Whether the server may have executed the request: it has not if it refused it, or was never reached.
+    /// Whether the server may have executed the request. It did not if it refused the request or was never reached.
     pub fn may_have_been_executed(&self) -> bool {
         match self {
             Self::Unreachable(error) => error.was_connected,
@@ -110,7 +110,7 @@ impl ApiError {
     }
 
     /// How long a request that may succeed later by itself is worth repeating.
-    pub fn patience(&self) -> Patience {
+    pub fn patience(&self) -> AnswerPatience {
         match self {
             Self::Unreachable(error) => error.patience,
             Self::Busy { .. }
@@ -119,7 +119,7 @@ impl ApiError {
             | Self::Quota(_)
             | Self::NotFound(_)
             | Self::Conflict(_)
-            | Self::Rejected(_) => Patience::Outage,
+            | Self::Rejected(_) => AnswerPatience::Outage,
         }
     }
 

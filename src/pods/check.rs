@@ -1,5 +1,5 @@
-//! What keeps a work type from running pods, found out before any unit asks: its credential, its rights, its pod file.
-//! Owns the list of rights that are needed. Changes nothing in the cluster.
+//! Finds what keeps a work type from running pods before any unit is submitted: its credential, its rights, its pod
+//! file. Owns the list of rights that are needed. Changes nothing in the cluster.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn problems_of_server(kind: &KubernetesType) -> Result<Vec<String>, String
     let (api, namespace) = made.map_err(|error| error.to_string())?;
     let namespace = if kind.namespace.is_empty() { namespace } else { kind.namespace.clone() };
     let mut problems = Vec::new();
-    // A pod with TCP brings its output itself. A server that cannot be asked is named below.
+    // A pod with TCP sends its output itself and needs no log. A server that cannot be asked is reported below.
     if kind.stream_method == StreamMethod::Logger
         && let Ok(version) = answer(api.version()).await
     {
@@ -71,7 +71,7 @@ async fn problems_of_server(kind: &KubernetesType) -> Result<Vec<String>, String
     Ok(problems)
 }
 
-/// The rights that a credential lacks, as `create pods`. A pod that brings its output itself needs fewer.
+/// The rights that a credential lacks, such as `create pods`. A pod that sends its output itself needs fewer.
 pub(super) async fn missing_rights(
     api: &dyn Api,
     namespace: &str,
@@ -88,7 +88,7 @@ pub(super) async fn missing_rights(
 
 async fn answer<T>(answer: ApiAnswer<T>) -> Result<T, String> {
     match timeout(ANSWER_WITHIN, answer).await {
-        Ok(answer) => answer.map_err(|error| format!("the API server cannot be asked: {error}")),
-        Err(_) => Err("the API server cannot be asked: it does not answer".into()),
+        Ok(answer) => answer.map_err(|error| format!("cannot ask the API server: {error}")),
+        Err(_) => Err("cannot ask the API server: it does not answer".into()),
     }
 }

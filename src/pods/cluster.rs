@@ -1,5 +1,5 @@
-//! The clusters that units use, each with one credential: what all units of one share, a client and its watches. Owns
-//! that nothing of it is made twice; makes no requests by itself.
+//! The clusters that units use, each with one credential. All units of a cluster share its client and its watches. Owns
+//! that neither is made twice; makes no requests by itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use super::api::connect::{ConnectError, Credential};
+use super::api::connect::{ConnectError, CredentialSource};
 use super::api::{ANSWER_WITHIN, Api, HttpApi, PodName, ProvenServers, Select, no_answer};
 use super::api_error::ApiError;
 use super::environment::Rate;
 use super::name::STORE_LABEL;
 use super::server_version::too_old;
-use super::watch::{PodWatch, Subscription};
+use super::watch::{PodSubscription, PodWatch};
 
 /// A cluster, as one credential sees it.
 pub struct Cluster {
@@ -28,7 +28,7 @@ pub struct Cluster {
     /// A plain lock, for single operations.
     watches: Mutex<BTreeMap<(String, Select), Weak<PodWatch>>>,
     may_not_read_events: AtomicBool,
-    /// Why the server is too old, if it is, once it has said its version.
+    /// Why the server is too old, if it is. Empty until the server was asked for its version.
     refusal: OnceCell<Option<String>>,
 }
 
@@ -45,10 +45,10 @@ impl Cluster {
         })
     }
 
-    /// Refuses a server that is too old for logs to be followed. One request answers that for all units.
+    /// Refuses a server that is too old for following logs. The server is asked once for all units.
     ///
     /// # Errors
-    /// [`ApiError::Rejected`] names its version; others say why it cannot be asked now.
+    /// [`ApiError::Rejected`] names the version that is too old; others say why the server cannot be asked now.
     pub async fn check_server(&self) -> Result<(), ApiError> {
         let asked = self.refusal.get_or_try_init(|| self.look_at_version());
         match timeout(ANSWER_WITHIN, asked).await.unwrap_or_else(|_| Err(no_answer()))? {
@@ -61,13 +61,13 @@ impl Cluster {
         match self.api.version().await {
             Ok(answer) => Ok(too_old(&answer)),
             Err(error) if error.is_passing() => Err(error),
-            // Not every credential may ask.
+            // Not every credential may ask for the version.
             Err(_) => Ok(None),
         }
     }
 
-    /// Follows a pod: one of ours by the shared watch, and one that somebody else `made` by its name.
-    pub fn follow(&self, pod: &PodName, is_ours: bool) -> Subscription {
+    /// Follows a pod: our own pods with a shared watch, a pod that somebody else made by its name.
+    pub fn follow(&self, pod: &PodName, is_ours: bool) -> PodSubscription {
         let select = match is_ours {
             true => Select::Label(STORE_LABEL, self.store.clone()),
             false => Select::Name(pod.name.clone()),
@@ -88,7 +88,7 @@ impl Cluster {
         !self.may_not_read_events.load(Ordering::Relaxed)
     }
 
-    /// Events were refused to the credential.
+    /// Notes that the server refused events to the credential.
     pub fn note_events_refused(&self) {
         self.may_not_read_events.store(true, Ordering::Relaxed);
     }
@@ -111,12 +111,12 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// None yet. `store` is the value of [`STORE_LABEL`] that our pods have.
+    /// No clusters yet. `store` is the value of [`STORE_LABEL`] that our pods have.
     pub fn new(rate: Option<Rate>, store: String) -> Self {
         Self { rate, store, proven: ProvenServers::default(), known: Mutex::default() }
     }
 
-    /// Requests to their API servers: verb, answer's code, number.
+    /// Requests to their API servers: verb, status code, count.
     pub fn calls(&self) -> Vec<(&'static str, String, u64)> {
         self.proven.calls()
     }
@@ -125,11 +125,11 @@ impl Clusters {
     ///
     /// # Errors
     /// [`ConnectError`]: the credential cannot be used.
-    pub async fn get(&self, credential: &Credential) -> Result<Arc<Cluster>, ConnectError> {
+    pub async fn get(&self, credential: &CredentialSource) -> Result<Arc<Cluster>, ConnectError> {
         let key = match credential {
-            Credential::InCluster => "incluster".to_owned(),
-            Credential::Default => "default".to_owned(),
-            Credential::Kubeconfig(value) => value.to_string(),
+            CredentialSource::InCluster => "incluster".to_owned(),
+            CredentialSource::Default => "default".to_owned(),
+            CredentialSource::Kubeconfig(value) => value.to_string(),
         };
         if let Some(cluster) = self.known.lock().get(&key).and_then(Weak::upgrade) {
             return Ok(cluster);

@@ -14,7 +14,7 @@ const LONGEST_FIRST: Duration = Duration::from_secs(60);
 
 /// The settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Environment {
+pub struct PodEnvironment {
     /// The rate limit for one cluster and credential; `None` for no limit.
     pub rate: Option<Rate>,
     /// The first delay between attempts.
@@ -39,7 +39,7 @@ pub struct Rate {
 )]
 pub struct NeverLimiter;
 
-impl Environment {
+impl PodEnvironment {
     /// Reads the variables through `value`, which looks one up by name.
     ///
     /// # Errors
@@ -58,14 +58,13 @@ impl Environment {
         if value("RECEPTOR_KUBE_SUPPORT_RECONNECT").is_some_and(|text| text.eq_ignore_ascii_case("disabled"))
         {
             warnings.push(
-                "RECEPTOR_KUBE_SUPPORT_RECONNECT=disabled changes nothing here: a log that breaks off is always \
-                 followed on"
+                "RECEPTOR_KUBE_SUPPORT_RECONNECT=disabled has no effect here: a log that breaks off is always resumed"
                     .into(),
             );
         }
         if value("RECEPTOR_KUBE_RETRY_COUNT").is_some() {
             warnings.push(
-                "RECEPTOR_KUBE_RETRY_COUNT bounds nothing here: attempts go on for as long as apioutage says"
+                "RECEPTOR_KUBE_RETRY_COUNT has no effect here: attempts go on for as long as apioutage says"
                     .into(),
             );
         }
@@ -82,7 +81,7 @@ fn positive(value: impl Fn(&str) -> Option<String>, name: &str, warnings: &mut V
     number
 }
 
-/// If both names are set, the newer one counts.
+/// The pause from RECEPTOR_KUBE_TIMEOUT_START, or else from the older RECEPTOR_OPEN_LOGSTREAM_TIMEOUT.
 fn first_pause(value: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Duration {
     let second = Duration::from_secs(1);
     if let Some(text) = value("RECEPTOR_KUBE_TIMEOUT_START").filter(|text| !text.is_empty()) {
@@ -100,15 +99,15 @@ fn first_pause(value: impl Fn(&str) -> Option<String>, warnings: &mut Vec<String
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Environment, NeverLimiter> {
-        Environment::read(|name| {
+    fn read(variables: &[(&str, &str)]) -> Result<PodEnvironment, NeverLimiter> {
+        PodEnvironment::read(|name| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
     #[test]
     fn nothing_set_means_receptors_defaults() {
-        let expected = Environment {
+        let expected = PodEnvironment {
             rate: Some(Rate { qps: 100, burst: 1000 }),
             first_pause: Duration::from_secs(1),
             warnings: Vec::new(),

@@ -1,33 +1,33 @@
-//! What is done in a cluster beside the life of a unit: secrets are written and deleted, and the pod of a unit that
-//! another node submitted is found. Owns the order of requests; needs no more rights than AWX's operator grants: `get`,
-//! `create` and `delete` on secrets.
+//! Work in a cluster besides the life of a unit: writes and deletes secrets, and finds the pod of a unit that another
+//! node submitted. Owns the order of requests. On secrets it needs only the rights that AWX's operator grants: `get`,
+//! `create` and `delete`.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::api::Select;
-use super::api_error::{ApiError, Patience};
+use super::api_error::{AnswerPatience, ApiError};
 use super::cluster::Cluster;
-use super::executor::Executor;
+use super::executor::PodExecutor;
 use super::name::{UNIT_LABEL, label_value};
 use super::options::KubernetesType;
 use super::place::{ClusterError, PodPlace};
 
-/// How often a secret is created that somebody else creates at the same time.
+/// How often to try to create a secret that somebody else creates at the same time.
 const ATTEMPTS: usize = 3;
 
 impl From<ApiError> for ClusterError {
     fn from(error: ApiError) -> Self {
-        match error.is_passing() && error.patience() != Patience::None {
+        match error.is_passing() && error.patience() != AnswerPatience::None {
             true => Self::Passing(error.to_string()),
             false => Self::Refused(error.to_string()),
         }
     }
 }
 
-impl Executor {
-    /// Has a secret be in a namespace with this content. One with the same content stays untouched.
+impl PodExecutor {
+    /// Puts a secret into a namespace. A secret with the same content stays untouched.
     ///
     /// # Errors
     /// [`ClusterError`] in the API server's words.
@@ -44,7 +44,7 @@ impl Executor {
                 Ok(found) if found["data"] == secret["data"] && found["type"] == secret["type"] => {
                     return Ok(());
                 }
-                // The type of a secret never changes.
+                // Deleted and created again, because the type of a secret cannot be changed.
                 Ok(_) => gone(cluster.api.delete_secret(&namespace, name).await)?,
                 Err(ApiError::NotFound(_)) => {}
                 Err(error) => return Err(error.into()),

@@ -12,11 +12,11 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::api::connect::Credential;
+use super::api::connect::CredentialSource;
 use super::api::{PodName, Select};
 use super::cluster::{Cluster, Clusters};
 use super::driver::{self, Begin, Commands, PodRun, Unit};
-use super::environment::Environment;
+use super::environment::PodEnvironment;
 use super::extra::KubeExtra;
 use super::kubeconfig;
 use super::machine::{PodRecord, StatusChange, UnitSettings};
@@ -33,22 +33,22 @@ const SWEEP_AGAIN: Duration = Duration::from_secs(30);
 
 /// The units of a node that run as pods.
 #[derive(Debug)]
-pub struct Executor {
+pub struct PodExecutor {
     node: String,
     store: String,
-    environment: Environment,
+    environment: PodEnvironment,
     clusters: Clusters,
     /// The drivers of units that need one. A plain lock, for single operations.
     drivers: Mutex<BTreeMap<String, Commands>>,
 }
 
-/// A unit, as its driver is started.
+/// A unit whose driver is to be started.
 pub struct PodUnit<'a> {
     /// Its ID.
     pub id: &'a str,
-    /// No other unit ever has that ID, so its pod is named after it.
+    /// No other unit ever has this ID, so the pod is named after it.
     pub is_unique: bool,
-    /// Its type, if that is still configured.
+    /// Its work type, or a stand-in if the type is not configured any more.
     pub kind: &'a KubernetesType,
     /// Its ExtraData.
     pub extra: &'a KubeExtra,
@@ -60,9 +60,9 @@ pub struct PodUnit<'a> {
     pub files: Arc<dyn Unit>,
 }
 
-impl Executor {
-    /// None yet. `store` is the random ID of the node's directory.
-    pub fn new(node: impl Into<String>, store: String, environment: Environment) -> Self {
+impl PodExecutor {
+    /// An executor without units. `store` is the random ID of the node's directory.
+    pub fn new(node: impl Into<String>, store: String, environment: PodEnvironment) -> Self {
         for warning in &environment.warnings {
             tracing::warn!("{warning}");
         }
@@ -70,12 +70,12 @@ impl Executor {
         Self { node: node.into(), store, environment, clusters, drivers: Mutex::default() }
     }
 
-    /// Requests to API servers: verb, answer's code, number.
+    /// Requests to API servers: verb, status code, count.
     pub fn calls(&self) -> Vec<(&'static str, String, u64)> {
         self.clusters.calls()
     }
 
-    /// Checks a submission, and gives the ExtraData of its unit.
+    /// Checks a submission, and returns the ExtraData of its unit.
     ///
     /// # Errors
     /// The text of the refusal.
@@ -92,7 +92,7 @@ impl Executor {
         let CheckedSubmission { mut extra, pending_timeout, kubeconfig_is_submitted } = checked;
         extra.pending_until = pending_timeout.and_then(|timeout| Timestamp::now().checked_add(timeout).ok());
         if kind.auth_method == AuthMethod::InCluster {
-            // It would not be used.
+            // The kubeconfig would not be used.
             extra.kube_config.clear();
             return Ok(extra);
         }
@@ -108,7 +108,7 @@ impl Executor {
                 let namespace = kubeconfig::namespace(&value).map_err(|error| error.to_string())?;
                 extra.kube_namespace = namespace.to_owned();
             }
-            // What is used later is what was checked: another reading of the text might see other keys.
+            // Keeps the checked value, because parsing the text again might see other keys.
             extra.kube_config = value.to_string();
         }
         Ok(extra)
@@ -143,13 +143,13 @@ impl Executor {
         self.drivers.lock().get(id).filter(|commands| !commands.has_ended()).cloned()
     }
 
-    /// Starts a driver for a unit that an earlier one, or an earlier daemon, left.
+    /// Starts a driver for a unit that an earlier driver or daemon left.
     ///
     /// # Errors
     /// Why there can be none: its credential cannot be used any more.
     pub async fn resume(&self, unit: PodUnit<'_>, state: State, detail: String) -> Result<(), String> {
         let cluster = self.cluster(unit.kind, unit.extra).await?;
-        // It was good once; a pod that is not to be created again needs none.
+        // An error is ignored: the template was valid at submission, and a pod that already exists needs none.
         let template = self.template(&unit, unit.extra).unwrap_or_default();
         let mut record = record_of(unit.extra);
         if record.namespace.is_empty() {
@@ -209,11 +209,11 @@ impl Executor {
         extra: &KubeExtra,
     ) -> Result<Arc<Cluster>, String> {
         let credential = match (kind.auth_method, extra.kube_config.as_str()) {
-            (AuthMethod::InCluster, _) => Credential::InCluster,
-            (AuthMethod::KubeConfig, "") => Credential::Default,
+            (AuthMethod::InCluster, _) => CredentialSource::InCluster,
+            (AuthMethod::KubeConfig, "") => CredentialSource::Default,
             (AuthMethod::Runtime, "") => return Err(parameters::ParameterError::NoKubeConfig.to_string()),
             (AuthMethod::KubeConfig | AuthMethod::Runtime, text) => {
-                Credential::Kubeconfig(parse("kubeconfig", text)?)
+                CredentialSource::Kubeconfig(parse("kubeconfig", text)?)
             }
         };
         self.clusters.get(&credential).await.map_err(|error| error.to_string())
@@ -232,12 +232,12 @@ impl Executor {
         template.map(Some).map_err(|error| error.to_string())
     }
 
-    /// Deletes the pods that were made for units of this store which `is_here` does not know by their label, where the
-    /// credential that the type itself has leads. Tries until that has worked, for as long as an outage may last.
+    /// Deletes the pods of this store whose unit label `is_here` does not know, with the work type's own credential and
+    /// in its namespace. Retries until that has worked, at most for as long as an outage may last.
     pub async fn sweep(&self, kind: &KubernetesType, is_here: impl Fn(&str) -> bool) {
         let begun = Instant::now();
         while let Err(error) = self.sweep_once(kind, &is_here).await {
-            tracing::debug!(work_type = kind.name, error, "pods without a unit cannot be looked for");
+            tracing::debug!(work_type = kind.name, error, "cannot look for pods without a unit");
             if begun.elapsed() > kind.api_outage {
                 return;
             }
@@ -259,31 +259,31 @@ impl Executor {
             let name = PodName { namespace: pod.namespace, name: pod.name };
             tracing::info!(pod = name.name, namespace = name.namespace, "deleting a pod whose unit is gone");
             if let Err(error) = cluster.api.delete(&name, &pod.uid).await {
-                tracing::warn!(pod = name.name, %error, "a pod whose unit is gone is not deleted");
+                tracing::warn!(pod = name.name, %error, "cannot delete a pod whose unit is gone");
             }
         }
         Ok(())
     }
 }
 
-/// The credential of a type itself; none if each submission brings one.
-pub(super) async fn own_credential(kind: &KubernetesType) -> Result<Option<Credential>, String> {
+/// A work type's own credential; None if each submission brings one.
+pub(super) async fn own_credential(kind: &KubernetesType) -> Result<Option<CredentialSource>, String> {
     let text = match kind.auth_method {
         AuthMethod::Runtime => return Ok(None),
-        AuthMethod::InCluster => return Ok(Some(Credential::InCluster)),
+        AuthMethod::InCluster => return Ok(Some(CredentialSource::InCluster)),
         AuthMethod::KubeConfig => read("kubeconfig", kind.kubeconfig.as_deref()).await?,
     };
     if text.is_empty() {
-        return Ok(Some(Credential::Default));
+        return Ok(Some(CredentialSource::Default));
     }
     let mut value = parse("kubeconfig", &text)?;
     if let Some(dir) = kind.kubeconfig.as_deref().and_then(Path::parent) {
         kubeconfig::make_paths_absolute(&mut value, dir);
     }
-    Ok(Some(Credential::Kubeconfig(value)))
+    Ok(Some(CredentialSource::Kubeconfig(value)))
 }
 
-/// What a unit's ExtraData records of its pod.
+/// The record of a unit's pod, from its ExtraData.
 pub fn record_of(extra: &KubeExtra) -> PodRecord {
     PodRecord {
         namespace: extra.kube_namespace.clone(),
@@ -296,7 +296,7 @@ pub fn record_of(extra: &KubeExtra) -> PodRecord {
     }
 }
 
-/// Writes down in a unit's ExtraData what is recorded of its pod.
+/// Puts the record of a unit's pod into its ExtraData.
 pub fn put_record(extra: &mut KubeExtra, record: PodRecord) {
     extra.kube_namespace = record.namespace;
     extra.pod_name = record.pod_name;
@@ -323,7 +323,7 @@ pub(super) async fn read(what: &str, path: Option<&Path>) -> Result<String, Stri
 /// Reads YAML, or JSON.
 ///
 /// # Errors
-/// The line that is wrong: the parser's own words would show secrets.
+/// Names only the wrong line, because the parser's own message would show secrets.
 pub fn parse(what: &str, text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
@@ -332,7 +332,7 @@ pub fn parse(what: &str, text: &str) -> Result<Value, String> {
     })
 }
 
-/// The address that the pod is to connect to: the configured one, or that from which the API server is reached.
+/// The address that the pod is to connect to: the configured one, or this node's address towards the API server.
 async fn listen_address(kind: &KubernetesType, cluster: &Cluster) -> Result<IpAddr, String> {
     if let Some(address) = kind.tcp_address {
         return Ok(address);

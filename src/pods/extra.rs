@@ -38,7 +38,7 @@ pub struct KubeExtra {
     /// An attach for stdin was requested, so part of the payload may have reached the pod.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stdin_begun: bool,
-    /// The unit was released then, and its pod was not deleted yet.
+    /// When the unit was released, if its pod is not deleted yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released: Option<Timestamp>,
     /// Exit code of container `worker`.

@@ -8,7 +8,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KubeconfigError {
     /// A key names a file on this host.
-    #[error("secret_kube_config: {0} names a file of this node: give its content as {1}")]
+    #[error("secret_kube_config: {0} names a file on this node: give its content as {1}")]
     File(String, &'static str),
     /// A key starts a program on this host, or fetches a token from elsewhere.
     #[error(
@@ -63,7 +63,7 @@ pub fn make_paths_absolute(kubeconfig: &mut Value, dir: &std::path::Path) {
     }
 }
 
-/// The path of a key that is set in any entry of a list, in any case.
+/// The path of a key that is set in any entry of a list. Ignores the key's case.
 fn find(kubeconfig: &Value, list: &str, entry: &str, key: &str) -> Option<String> {
     let entries = kubeconfig.get(list)?.as_array()?;
     entries.iter().enumerate().find_map(|(at, named)| {

@@ -1,12 +1,12 @@
-//! Pods as work: a pod is created for a unit, attached to, followed and deleted. Owns all that is decided about pods and
-//! all that is asked of API servers. It knows no registry of units, which `work` keeps, and no configuration syntax.
+//! Pods as work: creates a pod for a unit, attaches to it, follows it and deletes it. Owns all decisions about pods and
+//! all requests to API servers. It knows no configuration syntax, and not the registry of units, which `work` keeps.
 //!
-//! - [`machine`]: the life of one unit's pod, pure: answers of the API server go in, requests come out. What it judges by
-//!   is pure too: [`pod_status`], [`waiting`], [`api_error`], [`server_version`], and [`log`], which makes stdout of log
-//!   streams that break off, repeat themselves and rotate.
+//! - [`machine`]: the life of one unit's pod, pure: answers of the API server go in, requests come out. The modules
+//!   that it decides by are pure too: [`pod_status`], [`waiting`], [`api_error`], [`server_version`], and [`log`],
+//!   which makes stdout of log streams that break off, repeat themselves and rotate.
 //! - [`driver`]: the task that carries a machine's requests out. [`api`], [`cluster`], `watch`: the API servers.
-//! - [`executor`]: the units of this node by ID. [`errands`]: what is done beside units, at a [`place`]. [`check`]: what
-//!   keeps a work type from running.
+//! - [`executor`]: the units of this node by ID. [`errands`]: work besides units, at a [`place`]. [`check`]: what keeps
+//!   a work type from running.
 //! - [`options`]: the directive. [`environment`]: settings for all types. [`parameters`]: the parameters of a submission.
 //!   [`extra`]: the record in the status file. [`pod`], [`name`], [`kubeconfig`]: the pod to create, and the credential.
 

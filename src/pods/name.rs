@@ -24,12 +24,13 @@ pub fn prefix(work_type: &str) -> String {
     format!("{}-", work_type.to_lowercase())
 }
 
-/// The letters in the name of a unit's pod, where these are not random.
+/// The number from which [`pod_name`] makes the letters of a unit's pod, if these are not random.
 pub fn letters_of(unit: &str) -> u64 {
     HighwayHasher::default().hash64(unit.as_bytes())
 }
 
-/// A pod's name: the prefix, cut to what the API server accepts, and letters, which are random or made of its unit's ID.
+/// A pod's name: the prefix, cut to what the API server accepts, and letters, which are random or made from the unit's
+/// ID.
 pub fn pod_name(prefix: &str, mut letters: u64) -> String {
     let mut name: String = prefix.chars().take(LONGEST_VALUE - CHOSEN).collect();
     for _ in 0..CHOSEN {

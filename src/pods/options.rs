@@ -63,7 +63,7 @@ pub struct KubernetesType {
     pub tcp_address: Option<IpAddr>,
     /// Submissions must be signed.
     pub verify_signature: bool,
-    /// Other nodes may submit to it, whatever it lets them do.
+    /// Other nodes may submit to this type, even if it is powerful (see [`Self::is_for_operators`]).
     pub mesh: bool,
     /// How long the API server may be unavailable before a healthy unit fails.
     pub api_outage: Duration,
@@ -98,8 +98,9 @@ impl KubernetesType {
         }
     }
 
-    /// Whether only this node's operators may use it, whatever is open to other nodes: whoever chooses the pod chooses
-    /// what it may see of its host, and the service account of this node's own pod may do more than other nodes should.
+    /// Whether only this node's operators may use this type. It is powerful if a submission may define the pod, because
+    /// the definition decides what the pod sees of its host, or if it uses the service account of this node's own pod,
+    /// which may do more than other nodes should.
     pub fn is_for_operators(&self) -> bool {
         let is_powerful = self.allow_runtime_pod || self.auth_method == AuthMethod::InCluster;
         is_powerful && !self.verify_signature && !self.mesh

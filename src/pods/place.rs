@@ -1,4 +1,4 @@
-//! Where pods go, for those who need something beside them: a secret, or the name of a pod. Types only.
+//! Where pods go, for callers that need a secret there, or the name of a pod. Types only.
 
 use std::collections::BTreeMap;
 
@@ -20,19 +20,19 @@ pub const POD_NAME: &str = "pod_name";
 pub struct PodPlace {
     /// The work type.
     pub work_type: String,
-    /// Parameters of a submission, by which it brings its credential.
+    /// Parameters of a submission, which may contain its credential.
     pub params: BTreeMap<String, String>,
-    /// `None`: where work type or credential lead.
+    /// `None` for the namespace of the parameters, the work type or the credential.
     pub namespace: Option<String>,
 }
 
 /// Why something in a cluster was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    /// The API server does not answer, or cannot now.
+    /// The API server does not answer, or cannot serve the request now.
     #[error("{0}")]
     Passing(String),
-    /// It would be refused again.
+    /// The request would be refused again.
     #[error("{0}")]
     Refused(String),
 }

@@ -24,7 +24,7 @@ pub enum PodError {
     NoImage,
     /// The definition is not a pod.
     #[error(
-        "the pod definition must have apiVersion v1 and kind Pod, it has apiVersion {version} and kind {kind}"
+        "the pod definition must have apiVersion v1 and kind Pod, but it has apiVersion {version} and kind {kind}"
     )]
     NotAPod {
         /// Its `apiVersion`.
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(error(changed("/spec", Value::Null)), "at least one container must be named worker");
         assert_eq!(
             error(changed("/kind", "Job".into())),
-            "the pod definition must have apiVersion v1 and kind Pod, it has apiVersion v1 and kind Job"
+            "the pod definition must have apiVersion v1 and kind Pod, but it has apiVersion v1 and kind Job"
         );
         assert_eq!(error(changed("/metadata", "x".into())), "metadata must be a mapping");
         assert_eq!(error(changed("/metadata/labels", 3.into())), "metadata.labels must be a mapping");

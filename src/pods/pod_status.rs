@@ -75,7 +75,7 @@ pub enum Container {
     #[default]
     Unknown,
     /// Not started yet.
-    Waiting(Waiting),
+    Waiting(ContainerWaiting),
     /// It runs.
     Running,
     /// It has ended.
@@ -84,7 +84,7 @@ pub enum Container {
 
 /// Why a container has not started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Waiting {
+pub struct ContainerWaiting {
     /// A reason such as `ImagePullBackOff`.
     pub reason: String,
     /// The kubelet's message.
@@ -138,8 +138,8 @@ impl PodSeen {
         }
     }
 
-    /// Whether a connection from this address may come from the pod: behind some networks it has its node's
-    /// address.
+    /// Whether a connection from this address may come from the pod. In some networks it has the address of the pod's
+    /// node.
     pub fn may_connect_from(&self, source: IpAddr) -> bool {
         let source = source.to_canonical();
         self.pod_ips.iter().chain(&self.host_ips).any(|address| address.to_canonical() == source)
@@ -196,7 +196,7 @@ fn container(status: &Value) -> Container {
         return Container::Running;
     }
     if waiting.is_object() {
-        return Container::Waiting(Waiting {
+        return Container::Waiting(ContainerWaiting {
             reason: text(&waiting["reason"]),
             message: text(&waiting["message"]),
         });
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(seen.unschedulable.as_deref(), Some("0/3 nodes are available: 3 Insufficient cpu."));
         assert_eq!(
             seen.worker,
-            Container::Waiting(Waiting { reason: "ErrImagePull".into(), message: "m".into() })
+            Container::Waiting(ContainerWaiting { reason: "ErrImagePull".into(), message: "m".into() })
         );
         let seen = PodSeen::read(&json!({"status": {
             "phase": "Failed", "reason": "Evicted", "message": "low on memory",

@@ -6,8 +6,8 @@ use serde_json::Value;
 /// The first releases that are good enough, by minor version.
 const FIRST_PATCH: [(u32, u32); 3] = [(23, 14), (24, 8), (25, 4)];
 
-/// Why a server with this answer to `GET /version` cannot be used. One that names no release, as programs that were built
-/// from a branch do, counts as a new one.
+/// Why a server with this answer to `GET /version` cannot be used. A server that names no release, for example one
+/// built from a branch, counts as new.
 pub fn too_old(answer: &Value) -> Option<String> {
     let name = answer["gitVersion"].as_str()?;
     let (minor, patch) = release(name)?;

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::pod_status::{Container, InitContainer, PodPhase, PodSeen, Terminated, Waiting};
+use super::pod_status::{Container, ContainerWaiting, InitContainer, PodPhase, PodSeen, Terminated};
 
 /// How long a container may fail to be created before its unit fails. A missing object may be created a
 /// moment later.
 pub const GRACE: Duration = Duration::from_secs(30);
-/// After this many back-offs of an image pull its unit fails.
+/// The unit fails after this many back-offs of an image pull.
 pub const BACK_OFFS: u32 = 4;
 
 /// How long to wait when a container gives a reason.
@@ -40,13 +40,13 @@ pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 /// Reasons that every healthy pod passes through.
 const USUAL: [&str; 3] = ["ContainerCreating", "PodInitializing", ""];
 
-/// The container that holds up the pod, if it gives a reason: the first init container that is not finished,
-/// otherwise `worker`.
-pub fn obstacle(pod: &PodSeen) -> Option<&Waiting> {
+/// Why the pod is held up, if a container waits for an unusual reason: that of the first such init container, otherwise
+/// that of `worker`.
+pub fn obstacle(pod: &PodSeen) -> Option<&ContainerWaiting> {
     pod.init.iter().map(|init| &init.state).chain([&pod.worker]).find_map(unusual)
 }
 
-fn unusual(state: &Container) -> Option<&Waiting> {
+fn unusual(state: &Container) -> Option<&ContainerWaiting> {
     match state {
         Container::Waiting(waiting) if !USUAL.contains(&waiting.reason.as_str()) => Some(waiting),
         Container::Unknown | Container::Waiting(_) | Container::Running | Container::Terminated(_) => None,
@@ -68,7 +68,7 @@ pub fn waits_for(pod: &PodSeen) -> Option<String> {
 }
 
 /// `REASON: MESSAGE`, or the part that is there.
-pub fn describe(waiting: &Waiting) -> String {
+pub fn describe(waiting: &ContainerWaiting) -> String {
     joined(&waiting.reason, &waiting.message)
 }
 
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn waiting(reason: &str, message: &str) -> Container {
-        Container::Waiting(Waiting { reason: reason.into(), message: message.into() })
+        Container::Waiting(ContainerWaiting { reason: reason.into(), message: message.into() })
     }
 
     fn pending(worker: Container) -> PodSeen {

@@ -1,5 +1,6 @@
-//! One watch for many pods: of a namespace and a label, or of one pod. Owns the list, the watch after it and its
-//! repetition for as long as anybody subscribes; passes each pod's news to the units that follow it, and judges none.
+//! One watch for many pods: of a namespace and a label, or of one pod. Owns the list and the watch after it, and
+//! repeats both for as long as anybody subscribes. Passes each pod's news to the units that follow it, and judges no
+//! news.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -20,7 +21,7 @@ use crate::os::back_off::BackOff;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A watch that is silent for longer was forgotten by its server, which ends each after 290 s.
+/// A watch that is silent for longer counts as lost, because the server ends each watch after 290 s.
 const SILENT_FOR: Duration = Duration::from_secs(360);
 
 /// What a watch says about one pod.
@@ -28,17 +29,18 @@ const SILENT_FOR: Duration = Duration::from_secs(360);
 pub enum WatchNews {
     /// It was created or changed, or a new list shows it.
     Applied(PodSeen),
-    /// It is gone; what it looked like at the end.
+    /// It is gone; this is its last state.
     Deleted(PodSeen),
     /// A new list does not show it.
     Absent,
     /// The API server answers again.
     ServerIsBack,
-    /// Nothing can be watched, for this cause.
+    /// Nothing can be watched, for this reason.
     Refused(ApiError),
 }
 
-/// Who follows a pod, each by the number of its right. News are boxed: a channel has room for 32 from its beginning.
+/// The followers of a pod, each with the ID of its subscription. News are boxed because a new channel already has room
+/// for 32 of them.
 type Followers = Vec<(u64, mpsc::UnboundedSender<Box<WatchNews>>)>;
 
 /// A shared watch.
@@ -50,9 +52,9 @@ pub struct PodWatch {
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// The right to a pod's news; the watch ends with the last one.
+/// A subscription to a pod's news. The watch ends with its last subscription.
 #[derive(Debug)]
-pub struct Subscription {
+pub struct PodSubscription {
     name: String,
     id: u64,
     news: mpsc::UnboundedReceiver<Box<WatchNews>>,
@@ -76,8 +78,8 @@ impl PodWatch {
         watch
     }
 
-    /// Follows the pod of that name, which need not exist yet.
-    pub fn subscribe(self: &Arc<Self>, name: &str) -> Subscription {
+    /// Follows the pod of this name, which need not exist yet.
+    pub fn subscribe(self: &Arc<Self>, name: &str) -> PodSubscription {
         let (sender, news) = mpsc::unbounded_channel();
         let id = {
             let mut next = self.next_id.lock();
@@ -85,12 +87,12 @@ impl PodWatch {
             *next
         };
         self.followers.lock().entry(name.to_owned()).or_default().push((id, sender));
-        Subscription { name: name.to_owned(), id, news, watch: self.clone() }
+        PodSubscription { name: name.to_owned(), id, news, watch: self.clone() }
     }
 
     fn publish(&self, name: &str, news: &WatchNews) {
         for (_, follower) in self.followers.lock().get(name).into_iter().flatten() {
-            // One that was dropped leaves the list a moment later.
+            // A dropped follower leaves the list a moment later.
             let _ = follower.send(Box::new(news.clone()));
         }
     }
@@ -120,7 +122,7 @@ impl Drop for PodWatch {
     }
 }
 
-impl Subscription {
+impl PodSubscription {
     /// The pod's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -135,7 +137,7 @@ impl Subscription {
     }
 }
 
-impl Drop for Subscription {
+impl Drop for PodSubscription {
     fn drop(&mut self) {
         let mut followers = self.watch.followers.lock();
         if let Some(of_name) = followers.get_mut(&self.name) {
@@ -147,7 +149,7 @@ impl Drop for Subscription {
     }
 }
 
-/// The task behind a watch.
+/// The task of a watch.
 struct Keeper {
     watch: Weak<PodWatch>,
     api: Arc<dyn Api>,
@@ -169,7 +171,7 @@ impl Keeper {
         }
     }
 
-    /// Lists, and watches from there on until the server does not know that moment any more.
+    /// Lists, and watches from the list's version on until the server no longer knows the version.
     async fn list_and_watch(&mut self) -> Result<(), Unwatched> {
         let list = match self.api.list(&self.namespace, &self.select).await {
             Ok(list) => list,
@@ -181,7 +183,7 @@ impl Keeper {
         loop {
             let mut changes = match self.api.watch(&self.namespace, &self.select, &version).await {
                 Ok(changes) => changes,
-                // The moment is too old, most often.
+                // Most often because the version is too old.
                 Err(ApiError::Rejected(_)) => return self.pause().await,
                 Err(error) => {
                     self.note_failure(&error).await?;
@@ -241,7 +243,7 @@ impl Keeper {
     }
 
     async fn note_failure(&mut self, error: &ApiError) -> Result<(), Unwatched> {
-        tracing::debug!(namespace = self.namespace, %error, "pods cannot be watched");
+        tracing::debug!(namespace = self.namespace, %error, "cannot watch pods");
         self.had_outage = true;
         if !error.is_passing() && !matches!(error, ApiError::Unauthorized(_)) {
             self.watch()?.publish_to_all(&WatchNews::Refused(error.clone()));

@@ -7,7 +7,7 @@ use super::ErrorLine;
 /// A request that did not get its answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No connection: the text of who dialled.
+    /// No connection, with the text of the dialer.
     #[error("{0}")]
     Unreachable(String),
     /// Something listens, but its first line is not a control service's.
@@ -26,7 +26,7 @@ pub enum CallError {
         /// The limit.
         after: Duration,
     },
-    /// The node understood and said no: its own words.
+    /// The node refused the request, with its own words.
     #[error("{0}")]
     Refused(ErrorLine),
     /// The connection ended in the middle of something.
@@ -58,7 +58,7 @@ pub enum CallError {
         unit: String,
         /// How many bytes have arrived, counted from the start of the unit's output.
         position: u64,
-        /// How long it was waited for.
+        /// How long the client waited for the node.
         after: Duration,
         /// The last attempt's outcome.
         cause: Box<CallError>,

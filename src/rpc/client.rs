@@ -1,5 +1,5 @@
-//! A node's control service, by whatever way leads there. Each operation opens a connection of its own, so that one
-//! which stalls or fails leaves the others alone. Knows nothing of command lines, terminals or tables.
+//! A client of a node's control service, over any kind of connection. Each operation opens its own connection, so that
+//! an operation that stalls or fails does not affect the others. Knows nothing of command lines, terminals or tables.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ const ANSWER_SIZE: usize = 64 << 20;
 pub type Dialing<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Duplex>, CallError>> + Send + 'a>>;
 
 /// The way to one control service.
-pub trait Dial: Send + Sync + 'static {
-    /// Opens a stream; [`CallError::Unreachable`] where nobody listens.
+pub trait ControlDialer: Send + Sync + 'static {
+    /// Opens a stream; [`CallError::Unreachable`] if nobody listens.
     fn dial(&self) -> Dialing<'_>;
 
-    /// Where it leads, for people.
+    /// The address that it dials, for people.
     fn address(&self) -> String;
 
-    /// Whether the end of a stream alone says that all of a payload was sent, as on a Unix socket: elsewhere a client
-    /// that died looks the same, so the payload's length is announced.
+    /// Whether a stream's end proves that all of a payload was sent, as on a Unix socket. Elsewhere a client that died
+    /// looks the same, so the payload's length is announced.
     fn ends_are_reliable(&self) -> bool;
 }
 
@@ -39,13 +39,13 @@ pub struct Deadlines {
     pub answer: Duration,
     /// For the answer to a cancel or release, which comes once the unit's processes have ended, and to a link's test.
     pub ending: Duration,
-    /// For a node that went away while results were followed to come back.
+    /// For a node to come back that went away while its results were followed.
     pub absence: Duration,
 }
 
 impl Default for Deadlines {
-    /// 10 s to connect, 30 s for an answer, 60 s of absence: a node's own limits (10 s for a ping) are shorter. How long
-    /// processes get to end is configured on each node, for each work type.
+    /// 10 s to connect, 30 s for an answer, 60 s of absence: a node's own limits (10 s for a ping) are shorter.
+    /// `ending` has no limit, because each node configures how long the processes of a work type get to end.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -59,13 +59,13 @@ impl Default for Deadlines {
 /// A client of one control service. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
-    dial: Arc<dyn Dial>,
+    dial: Arc<dyn ControlDialer>,
     pub(super) deadlines: Deadlines,
 }
 
 impl Client {
     /// A client of the control service that `dial` leads to; nothing is dialled yet.
-    pub fn new(dial: impl Dial, deadlines: Deadlines) -> Self {
+    pub fn new(dial: impl ControlDialer, deadlines: Deadlines) -> Self {
         Self { dial: Arc::new(dial), deadlines }
     }
 
@@ -80,6 +80,14 @@ impl Client {
     /// [`CallError`] that says what is not there, or what answered instead.
     pub async fn connect(&self) -> Result<ControlConnection, CallError> {
         self.connect_with(self.deadlines.answer).await
+    }
+
+    /// As [`Self::connect`], for a question whose answer may take long.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_for_long(&self) -> Result<ControlConnection, CallError> {
+        self.connect_with(self.deadlines.ending).await
     }
 
     async fn connect_with(&self, answer: Duration) -> Result<ControlConnection, CallError> {
@@ -99,17 +107,11 @@ impl Client {
     }
 
     /// The same for a request whose answer may take long: until a unit's processes have ended, or a link is tested.
-    ///
-    /// # Errors
-    /// As [`Self::command`].
     pub async fn long_command(&self, request: &Request) -> Result<Value, CallError> {
-        self.connect_with(self.deadlines.ending).await?.command(request).await
+        self.connect_for_long().await?.command(request).await
     }
 
     /// State, detail and size of `unit`.
-    ///
-    /// # Errors
-    /// As [`Self::command`].
     pub async fn unit_status(&self, unit: &str) -> Result<UnitReport, CallError> {
         self.connect().await?.unit_status(unit).await
     }
@@ -135,7 +137,18 @@ impl Client {
         FollowedOutput::open(self.clone(), unit, start).await
     }
 
-    /// One connection's worth of a unit's output.
+    /// What `unit` writes to its stderr, from byte `start` on to its end, over one connection.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; [`CallError::Refused`] if its node does not have it apart.
+    pub async fn stderr(&self, unit: &str, start: u64) -> Result<ControlConnection, CallError> {
+        let mut connection = self.connect().await?;
+        let what = Follow { unit: unit.to_owned(), start, signature: None, ends_with_unit: true };
+        connection.stderr(what).await?;
+        Ok(connection)
+    }
+
+    /// A unit's output over one connection, which is not resumed.
     pub(super) async fn output(&self, unit: &str, start: u64) -> Result<ControlConnection, CallError> {
         let mut connection = self.connect().await?;
         let what = Follow { unit: unit.to_owned(), start, signature: None, ends_with_unit: true };
@@ -156,7 +169,7 @@ mod tests {
     /// A node that takes this long for each answer.
     struct SlowNode(Duration);
 
-    impl Dial for SlowNode {
+    impl ControlDialer for SlowNode {
         fn dial(&self) -> Dialing<'_> {
             let (near, far) = tokio::io::duplex(1024);
             tokio::spawn(answer_slowly(BufReader::new(far), self.0));

@@ -1,4 +1,4 @@
-//! One connection to a control service, as its client: the greeting, a line out, a line back, and the bytes behind a
+//! One connection to a control service, as its client: the greeting, a line out, a line back, and the bytes after a
 //! line. Owns limits of time and size. It does not know who is at the other end, nor what an answer means.
 
 use std::time::Duration;
@@ -13,18 +13,18 @@ use tokio::time::timeout;
 use super::request::{Follow, Request, SubmitRequest, WorkRequest};
 use super::{CallError, ErrorLine, UnitReport, follow};
 
-/// The longest greeting accepted: another service may talk without end.
+/// The longest greeting accepted, because another service may send without end.
 const GREETING_LIMIT: usize = 4096;
 /// Bytes of a payload that are sent at a time.
 const CHUNK: usize = 256 << 10;
-/// How long a node that reads no more of a payload may take to say why: its words are on their way by then.
+/// How long to wait for a node's reason after it stopped reading a payload. The reason is already under way then.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// How the greeting begins; the node's ID follows.
 const GREETING: &str = "Receptor Control, node ";
 /// The answer to a submission, around the unit's ID.
 const CREATED: [&str; 2] = ["Work unit created with ID ", ". Send stdin data and EOF."];
-/// How the line begins that precedes results; the unit's ID follows.
+/// The beginning of the line before results; the unit's ID follows.
 const STREAMING: &str = "Streaming results for work unit ";
 
 /// A stream in both directions; shutting its write side down lets the other side go on sending.
@@ -32,7 +32,7 @@ pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
-type Stream = Box<dyn Duplex>;
+type ControlStream = Box<dyn Duplex>;
 
 /// What one connection may cost. Payloads, results and tunnels have no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +48,12 @@ pub struct CallLimits {
 /// An open connection.
 pub struct ControlConnection {
     answers: Answers,
-    writer: WriteHalf<Stream>,
+    writer: WriteHalf<ControlStream>,
 }
 
-/// What the node says: its greeting, without which nothing is believed, and one line for each request.
+/// What the node says: its greeting, which has to come first, and one line for each request.
 pub struct Answers {
-    reader: BufReader<ReadHalf<Stream>>,
+    reader: BufReader<ReadHalf<ControlStream>>,
     greeting: Greeting,
     /// What was dialled, for error texts.
     address: String,
@@ -64,7 +64,7 @@ pub struct Answers {
 enum Greeting {
     Read,
     Awaited,
-    /// The address is the ID that it has to name.
+    /// Awaited; it has to name the node whose ID is the address.
     AwaitedOfNode,
 }
 
@@ -73,24 +73,25 @@ impl ControlConnection {
     ///
     /// # Errors
     /// [`CallError::NotControl`] if something else listens there.
-    pub async fn open(stream: Stream, address: &str, limits: CallLimits) -> Result<Self, CallError> {
+    pub async fn open(stream: ControlStream, address: &str, limits: CallLimits) -> Result<Self, CallError> {
         let mut connection = Self::new(stream, address, Greeting::Awaited, limits);
         connection.greeted().await?;
         Ok(connection)
     }
 
-    /// A connection to a node, which has to greet as that one. Nothing is read yet: requests need not wait for it.
-    pub fn to_node(stream: Stream, node: &str, limits: CallLimits) -> Self {
+    /// A connection to `node`, whose greeting has to name it. Nothing is read yet, because requests need not wait for
+    /// the greeting.
+    pub fn to_node(stream: ControlStream, node: &str, limits: CallLimits) -> Self {
         Self::new(stream, node, Greeting::AwaitedOfNode, limits)
     }
 
-    fn new(stream: Stream, address: &str, greeting: Greeting, limits: CallLimits) -> Self {
+    fn new(stream: ControlStream, address: &str, greeting: Greeting, limits: CallLimits) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let (reader, address) = (BufReader::new(reader), address.to_owned());
         Self { answers: Answers { reader, greeting, address, limits }, writer }
     }
 
-    /// Reads the greeting, unless that was done.
+    /// Reads the greeting, unless it was read before.
     ///
     /// # Errors
     /// [`CallError::NotControl`] if something else listens there.
@@ -98,8 +99,8 @@ impl ControlConnection {
         self.answers.greeted().await
     }
 
-    /// Both directions, where what is sent does not wait for an answer.
-    pub fn halves(&mut self) -> (&mut Answers, &mut WriteHalf<Stream>) {
+    /// Both directions, for sending without waiting for an answer.
+    pub fn halves(&mut self) -> (&mut Answers, &mut WriteHalf<ControlStream>) {
         (&mut self.answers, &mut self.writer)
     }
 
@@ -112,36 +113,29 @@ impl ControlConnection {
         parse_json(request.name(), &answer)
     }
 
-    /// Asks how a unit stands.
-    ///
-    /// # Errors
-    /// As [`Self::command`].
+    /// Asks for a unit's status.
     pub async fn unit_status(&mut self, unit: &str) -> Result<UnitReport, CallError> {
         let request = Request::Work(WorkRequest::Status { unit: unit.to_owned(), signature: None });
         UnitReport::from_answer(&self.command(&request).await?)
     }
 
-    /// Asks for a unit and returns its ID. Its payload is to be sent next, see [`Self::send_payload`].
-    ///
-    /// # Errors
-    /// As [`Self::command`].
+    /// Creates a unit and returns its ID. Its payload has to be sent next, see [`Self::send_payload`].
     pub async fn submit(&mut self, request: SubmitRequest) -> Result<String, CallError> {
         let answer = self.ask(&Request::Work(WorkRequest::Submit(request))).await?;
         created_unit(&answer).map(str::to_owned).ok_or_else(|| unexpected("work submit", &answer))
     }
 
-    /// Asks for a unit's output, which is all that follows, see [`Self::reader`].
-    ///
-    /// # Errors
-    /// As [`Self::command`].
+    /// Asks for a unit's output, which follows until the connection ends, see [`Self::reader`].
     pub async fn results(&mut self, what: Follow) -> Result<(), CallError> {
         self.begins(WorkRequest::Results(what), STREAMING).await
     }
 
+    /// Asks for what a unit writes to its stderr, which follows until the connection ends.
+    pub async fn stderr(&mut self, what: Follow) -> Result<(), CallError> {
+        self.begins(WorkRequest::Stderr(what), STREAMING).await
+    }
+
     /// Asks for a unit's output and states, as [`follow::Frame`]s.
-    ///
-    /// # Errors
-    /// As [`Self::command`].
     pub async fn follow(&mut self, what: Follow) -> Result<(), CallError> {
         self.begins(WorkRequest::Follow(what), follow::ANSWER).await
     }
@@ -155,7 +149,7 @@ impl ControlConnection {
     /// Turns the connection into a tunnel to `service` of `node`.
     ///
     /// # Errors
-    /// [`CallError::Refused`] if the node cannot reach it.
+    /// [`CallError::Refused`] if the node cannot reach the service.
     pub async fn connect_to(
         mut self,
         node: String,
@@ -180,7 +174,7 @@ impl ControlConnection {
         let limit = self.answers.limits.answer;
         let asked = async {
             let written = write.await.map_err(CallError::io("sending a command"));
-            // A server that refuses may close while we still write: its words count more than our failure.
+            // A server that refuses may close while we still write. Its refusal counts more than our failed write.
             let answer = self.answers.next("answer").await;
             match (written, answer) {
                 (Err(failed), Err(CallError::Closed(_) | CallError::Io { .. })) => Err(failed),
@@ -190,8 +184,8 @@ impl ControlConnection {
         limited("answer", limit, asked).await
     }
 
-    /// Sends a payload, calling `progress` with the bytes sent so far, and waits for the node's answer to it, for as long as
-    /// `limit`. A refusal in the middle of it ends it at once.
+    /// Sends a payload, calling `progress` with the bytes sent so far, and waits up to `limit` for the node's answer. A
+    /// refusal ends the sending at once.
     ///
     /// # Errors
     /// [`CallError::Payload`] if it cannot be read, [`CallError::Refused`] if the node could not keep it or start the job.
@@ -237,7 +231,7 @@ impl ControlConnection {
         }
     }
 
-    /// What the node says before the end of the payload, an error as a rule.
+    /// What the node says before the end of the payload, usually an error.
     async fn interruption(&mut self) -> CallError {
         match self.answer("reason", self.answers.limits.answer).await {
             Ok(answer) => unexpected("work submit, in the middle of the payload", &answer),
@@ -249,14 +243,14 @@ impl ControlConnection {
         limited(what, limit, self.answers.next(what)).await
     }
 
-    /// What comes behind an answer.
-    pub fn reader(&mut self) -> &mut BufReader<ReadHalf<Stream>> {
+    /// The bytes after an answer.
+    pub fn reader(&mut self) -> &mut BufReader<ReadHalf<ControlStream>> {
         self.answers.reader()
     }
 }
 
 impl Answers {
-    /// Reads the greeting, unless that was done.
+    /// Reads the greeting, unless it was read before.
     ///
     /// # Errors
     /// [`CallError::NotControl`] if something else listens there, or another node.
@@ -275,7 +269,7 @@ impl Answers {
         }
     }
 
-    /// The line that answers a request, however long it takes.
+    /// The line that answers a request, without a limit of time.
     ///
     /// # Errors
     /// [`CallError::Refused`] with the node's words; others if no proper answer came.
@@ -284,8 +278,8 @@ impl Answers {
         read_answer(&mut self.reader, what, self.limits.answer_size).await
     }
 
-    /// What comes behind an answer.
-    pub fn reader(&mut self) -> &mut BufReader<ReadHalf<Stream>> {
+    /// The bytes after an answer.
+    pub fn reader(&mut self) -> &mut BufReader<ReadHalf<ControlStream>> {
         &mut self.reader
     }
 }
@@ -302,7 +296,7 @@ impl Tunnel {
     /// Talks to the control service at the tunnel's other end.
     ///
     /// # Errors
-    /// [`CallError::NotControl`] if it is none.
+    /// [`CallError::NotControl`] if the service is no control service.
     pub async fn into_connection(self) -> Result<ControlConnection, CallError> {
         let mut connection = self.0;
         let answers = &mut connection.answers;

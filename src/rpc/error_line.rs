@@ -1,19 +1,19 @@
-//! What the text behind `ERROR: ` means. A node explains a failure in words, so the one table that turns words into
-//! something to decide by stands here, for the words of Go nodes and our own.
+//! The meaning of the text after `ERROR: `. A node explains a failure in words, so this module owns the one table that
+//! turns the words of Go nodes and our own into codes.
 //!
 //! It does not know what a client does about an error.
 
 use std::fmt;
 
-/// How much is kept of a node's words, in bytes: as much as ours say at most.
-const LONGEST: usize = 4096;
+/// How many bytes of a node's words are kept: our own nodes never send more.
+const LONGEST_WORDS: usize = 4096;
 
-/// What an error is about, as far as somebody decides by it.
+/// What an error is about, as far as callers decide by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
     /// The node does not know the command or its subcommand.
     UnknownCommand,
-    /// The node has no such unit, and knows of none.
+    /// The node has no such unit, and does not remember one.
     UnknownUnit,
     /// The node had such a unit, and remembers its release.
     ReleasedUnit,
@@ -27,7 +27,7 @@ pub enum ErrorCode {
     UnitDisclaimed,
     /// The unit was submitted again over another connection, and that submission counts.
     SubmittedAgain,
-    /// The signature is not accepted now; one made a little later is.
+    /// The signature is not accepted now, but a signature made a little later is.
     SignatureNotYet,
     /// The signature is missing, unexpected or not accepted.
     Signature,
@@ -52,7 +52,7 @@ impl ErrorCode {
         matches!(self, Self::UnknownUnit | Self::ReleasedUnit)
     }
 
-    /// The table. A text that begins with a name of the client's choice decides nothing.
+    /// The table. A name that the client chose must not decide the code of the text that quotes it.
     fn of(text: &str) -> Self {
         let (begins, ends) = (|words: &str| text.starts_with(words), |words: &str| text.ends_with(words));
         if let Some(cause) = text.strip_prefix("could not verify signature: ") {
@@ -64,7 +64,7 @@ impl ErrorCode {
         }
         match text {
             "bad command" => Self::UnknownCommand,
-            // Newer Go nodes repeat the command behind it.
+            // Newer Go nodes repeat the command after these words.
             _ if begins("Unknown command") => Self::UnknownCommand,
             _ if begins("unknown work unit") && text.contains(": it was released ") => Self::ReleasedUnit,
             _ if begins("unknown work unit") => Self::UnknownUnit,
@@ -92,11 +92,11 @@ pub struct ErrorLine {
 }
 
 impl ErrorLine {
-    /// From the text behind `ERROR:`.
+    /// From the text after `ERROR:`.
     pub fn new(text: impl Into<String>) -> Self {
         let mut text = text.into();
         let code = ErrorCode::of(&text);
-        text.truncate(text.floor_char_boundary(LONGEST));
+        text.truncate(text.floor_char_boundary(LONGEST_WORDS));
         Self { code, text }
     }
 

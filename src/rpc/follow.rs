@@ -1,5 +1,5 @@
-//! The frames in which our own nodes send a unit's output and states to a follower: what comes behind the line that
-//! answers `work follow`, which a Go node refuses as a bad command.
+//! The frames in which our own nodes send a unit's output and states to a follower. They come after the line that
+//! answers `work follow`, a command that a Go node refuses as bad.
 //!
 //! A frame is a kind (1 status, 2 output), the body's length in 4 bytes, big-endian, and the body: a unit's report
 //! as JSON, or bytes of stdout. The final status is the last frame and follows the last byte of output.
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::UnitReport;
 
-/// How the line begins that precedes the frames; the unit's ID follows.
+/// The beginning of the line before the frames; the unit's ID follows.
 pub const ANSWER: &str = "Following work unit ";
 /// The longest body accepted, in bytes; output comes in far smaller pieces.
 const MAX_BODY: u32 = 1024 * 1024;
@@ -21,7 +21,7 @@ const OUTPUT: u8 = 2;
 /// What a follower receives.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Frame {
-    /// How the unit stands.
+    /// The unit's status.
     Status(UnitReport),
     /// The next bytes of its output.
     Output(Bytes),
@@ -31,7 +31,7 @@ impl Frame {
     /// Reads the next frame.
     ///
     /// # Errors
-    /// The connection's end at any point, and a frame that is none.
+    /// The connection ended, or the frame is invalid.
     pub async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let kind = reader.read_u8().await?;
         let length = reader.read_u32().await?;

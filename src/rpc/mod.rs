@@ -2,7 +2,7 @@
 //!
 //! Owns the grammar of requests in both directions, the reports in the answers, the meaning of `ERROR:` lines, and the
 //! client's half of a connection. `work` (towards other nodes) and `cli` are its clients, `control` its server. It does
-//! not know what a command does, nor how a connection is made: that is a [`Dial`].
+//! not know what a command does, nor how a connection is made, which a [`ControlDialer`] does.
 
 mod call_error;
 mod client;
@@ -18,10 +18,10 @@ pub mod strict;
 mod submission;
 
 pub use call_error::CallError;
-pub use client::{Client, Deadlines, Dial, Dialing};
+pub use client::{Client, ControlDialer, Deadlines, Dialing};
 pub use connection::{Answers, CallLimits, ControlConnection, Duplex, Tunnel};
 pub use error_line::{ErrorCode, ErrorLine};
 pub use output_bound::OutputBound;
 pub use report::unit::{UnitReport, UnitState};
 pub use results::{FollowEvent, FollowedOutput};
-pub use submission::{PendingUnit, Submitted};
+pub use submission::{PendingUnit, SubmitEnd};

@@ -1,15 +1,15 @@
-//! The bound that one unit has on its output: where it is set, and how a unit that reaches it ends. Whoever runs the unit,
-//! as processes or as a pod, keeps it.
+//! The bound on one unit's output: its size, the setting it comes from, and the words for a unit that exceeds it. The
+//! code that runs the unit, as processes or as a pod, enforces it.
 
 use serde::{Deserialize, Serialize};
 
-/// A bound that one unit has on its output from the moment it is made, wherever it runs. With more it fails.
+/// A bound on one unit's output, fixed when the unit is made, wherever it runs. A unit that exceeds it fails.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct OutputBound {
     /// Bytes.
     pub bytes: u64,
-    /// What set it, for the unit's Detail.
+    /// The setting that it comes from, for the unit's Detail.
     pub setting: Box<str>,
 }
 
@@ -19,7 +19,7 @@ impl OutputBound {
         format!("it wrote more than {} bytes ({})", self.bytes, self.setting)
     }
 
-    /// How much of a piece may be kept behind the first `size` bytes.
+    /// How many bytes of a piece may be kept after the first `size` bytes.
     pub(crate) fn room_for(&self, piece: usize, size: u64) -> usize {
         usize::try_from(self.bytes.saturating_sub(size)).unwrap_or(usize::MAX).min(piece)
     }

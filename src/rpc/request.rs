@@ -9,10 +9,10 @@ mod words;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The key under which the ID travels that a submitter chose for its unit.
+/// The key of the ID that a submitter chose for its unit.
 pub const CHOSEN_ID: &str = "workUnitID";
 
-/// The keys of a submission that are no parameters of the work type, [`CHOSEN_ID`] aside.
+/// The keys of a submission that are no parameters of the work type, besides [`CHOSEN_ID`].
 pub const SUBMIT_KEYS: [&str; 9] = [
     "command",
     "subcommand",
@@ -27,31 +27,31 @@ pub const SUBMIT_KEYS: [&str; 9] = [
 
 /// The most seconds that a test of a link takes each way.
 pub const MOST_SECONDS: u64 = 60;
-/// The most megabytes that it sends each way.
+/// The most megabytes that a test of a link sends each way.
 pub const MOST_MB: u64 = 1000;
 
-/// Which link to test, and how much to send each way: whichever of the two is reached first.
+/// Which link to test, and how much to send each way. The first limit that is reached ends the sending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkTest {
     /// The neighbour, as the client wrote it.
     pub node: String,
-    /// For so long, from 1 to [`MOST_SECONDS`].
+    /// Seconds to send, from 1 to [`MOST_SECONDS`].
     pub seconds: u64,
-    /// So much, from 1 to [`MOST_MB`].
+    /// Megabytes to send, from 1 to [`MOST_MB`].
     pub mb: u64,
 }
 
 impl LinkTest {
-    /// Unless the client says something else.
+    /// The default of `seconds`.
     pub const SECONDS: u64 = 5;
-    /// Likewise.
+    /// The default of `mb`.
     pub const MB: u64 = 50;
 }
 
-/// Whom to ask what is wrong with it, and by which right.
+/// Which node to ask what is wrong with it, and proof that the client may.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DoctorRequest {
-    /// Another node, as the client wrote it.
+    /// Another node, as the client wrote it; `None` for this node.
     pub node: Option<String>,
     /// TLS profile towards that node.
     pub tls_client: Option<String>,
@@ -59,7 +59,7 @@ pub struct DoctorRequest {
     pub signature: Option<String>,
 }
 
-/// A command line that can be carried out.
+/// A request that a line contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// What the node knows of itself and the mesh.
@@ -72,7 +72,7 @@ pub enum Request {
         /// The node, as the client wrote it.
         target: String,
     },
-    /// Ask every node on the way to one.
+    /// Ask every node on the way to a node.
     Traceroute {
         /// The node, as the client wrote it.
         target: String,
@@ -95,7 +95,7 @@ pub enum Request {
     },
     /// Measure what the link with a neighbour carries.
     LinkTest(LinkTest),
-    /// Report how much is logged, or change it.
+    /// Report the log level, or change it.
     LogLevel {
         /// The new level, as the client wrote it.
         level: Option<String>,
@@ -104,7 +104,7 @@ pub enum Request {
     Doctor(DoctorRequest),
     /// One operation of the controller, with its arguments.
     Controller {
-        /// `op` names it.
+        /// The operation's arguments, and its name as `op`.
         operation: serde_json::Map<String, serde_json::Value>,
     },
     /// Anything about work units.
@@ -120,7 +120,7 @@ pub enum WorkRequest {
     Adopt(AdoptRequest),
     /// Report on all units, or on one under its ID.
     List {
-        /// The one.
+        /// The unit; `None` for all units.
         unit: Option<String>,
     },
     /// Report on one unit.
@@ -143,12 +143,12 @@ pub enum WorkRequest {
         unit: String,
         /// Delete here even if the remote node cannot be reached.
         force: bool,
-        /// End what it has left running. In JSON only.
+        /// End what the unit has left running. In JSON only.
         sweep: bool,
         /// Proof of origin.
         signature: Option<String>,
     },
-    /// Promise not to run a unit that is not there: spoken between our own nodes only.
+    /// Promise not to run a unit that is not there. Between our own nodes only.
     Disclaim {
         /// The unit.
         unit: String,
@@ -159,8 +159,10 @@ pub enum WorkRequest {
     },
     /// Send a unit's output until it is complete.
     Results(Follow),
-    /// Send a unit's output and states, framed: spoken between our own nodes only.
+    /// Send a unit's output and states in frames. Between our own nodes only.
     Follow(Follow),
+    /// What a unit's command has written to its stderr, if that is apart from its output.
+    Stderr(Follow),
 }
 
 /// Which unit to take over, and how.
@@ -187,14 +189,14 @@ pub struct Follow {
     pub start: u64,
     /// Proof of origin.
     pub signature: Option<String>,
-    /// Whether results end as soon as the unit has, also when a client cancelled it.
+    /// Whether results end as soon as the unit has ended, also if a client cancelled it.
     pub ends_with_unit: bool,
 }
 
-/// What a client wants done. Empty options count as absent.
+/// A submission. Empty options count as absent.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SubmitRequest {
-    /// Where it shall run, as the client wrote it.
+    /// The node that shall run the unit, as the client wrote it.
     pub node: String,
     /// The kind of work.
     pub work_type: String,
@@ -208,13 +210,13 @@ pub struct SubmitRequest {
     pub sign_work: bool,
     /// Proof of origin.
     pub signature: Option<String>,
-    /// Bytes of payload that follow, where the client says so: it is for this connection alone.
+    /// Bytes of payload that follow, if the client announces them. Applies to this connection only.
     pub payload_length: Option<u64>,
     /// The ID that the unit shall have, as the client wrote it.
     pub unit_id: Option<String>,
-    /// `work start`: the payload comes right behind the line, and output and states are the answer. The signature is two
-    /// tokens then, for the submission and for the results, with a space between them. In JSON only, and spoken between
-    /// our own nodes only.
+    /// `work start`: the payload follows the line at once, and output and states are the answer. The signature then is
+    /// two tokens with a space between them, for the submission and for the results. In JSON and between our own nodes
+    /// only.
     pub at_once: bool,
 }
 
@@ -229,7 +231,7 @@ impl fmt::Debug for SubmitRequest {
     }
 }
 
-/// Why a line is no request. The texts are the Go node's where it has one: clients match some of them.
+/// Why a line is no request. The texts are those of Go nodes, if these have one, because clients match some of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each text says it")]
 pub enum RequestError {
@@ -293,7 +295,7 @@ pub enum RequestError {
     FieldNotInteger(&'static str, String),
     #[error(transparent)]
     Integer(#[from] InvalidInteger),
-    /// Of a `work start`: no command follows it, but a payload.
+    /// An error in a `work start`, which a payload follows and no other command.
     #[error(transparent)]
     BadStart(Box<RequestError>),
 }
@@ -310,14 +312,14 @@ impl Request {
     /// Reads a line that has neither carriage returns nor its newline. Bytes that are not UTF-8 are replaced.
     ///
     /// # Errors
-    /// [`RequestError`], whose text belongs behind `ERROR: `.
+    /// [`RequestError`], whose text belongs after `ERROR: `.
     pub fn parse(line: &[u8]) -> Result<Self, RequestError> {
         let line = String::from_utf8_lossy(line);
         if line.starts_with('{') { json::parse(&line) } else { words::parse(&line) }
     }
 
-    /// The line that asks for it, its newline included. Words where they say it all, else JSON: no name, however odd,
-    /// can then change the meaning.
+    /// The request as a line, with its newline. In words if they can express it, otherwise in JSON, so that no odd name
+    /// can change the meaning.
     pub fn to_line(&self) -> String {
         let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         match self {
@@ -364,6 +366,7 @@ impl Request {
             Self::Work(WorkRequest::Results(_)) => "work results",
             Self::Work(WorkRequest::Disclaim { .. }) => "work disclaim",
             Self::Work(WorkRequest::Follow(_)) => "work follow",
+            Self::Work(WorkRequest::Stderr(_)) => "work stderr",
         }
     }
 }

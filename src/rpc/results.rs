@@ -18,9 +18,9 @@ use crate::os::back_off::BackOff;
 const CHUNK: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// A connection that lasted this long was no accident: a later loss is a new one.
+/// After a connection that lasted this long, earlier losses no longer count.
 const STABLE: Duration = Duration::from_secs(10);
-/// How often a final unit may end its stream early, with not one more byte, before the bytes count as missing.
+/// How often the stream of a final unit may end early, without one more byte, before the rest counts as missing.
 const BARREN_ATTEMPTS: u32 = 5;
 
 /// What happened to a followed unit.
@@ -36,7 +36,7 @@ pub enum FollowEvent {
     End {
         /// How it ended.
         report: UnitReport,
-        /// The same as the node put it: a newer one may say more.
+        /// The same as the node sent it. A newer node may send more keys.
         answer: Value,
     },
 }
@@ -48,7 +48,7 @@ pub struct FollowedOutput {
     position: u64,
     connection: Option<ControlConnection>,
     pauses: BackOff,
-    /// When patience ends; set from the first loss on, until output arrives or a connection proves stable.
+    /// When to give up; set from the first loss on, until output arrives or a connection proves stable.
     gone_until: Option<Instant>,
     connected: Instant,
     barren: u32,
@@ -75,7 +75,7 @@ impl FollowedOutput {
         self.position
     }
 
-    /// Waits for the next event. Not to be dropped half way: after a timeout, go on only by a new stream.
+    /// Waits for the next event. Not cancel-safe: if the future was dropped, go on only with a new stream.
     ///
     /// # Errors
     /// [`CallError::Absent`] if the node stayed away too long, [`CallError::Refused`] if the unit is gone
@@ -94,7 +94,7 @@ impl FollowedOutput {
         }
     }
 
-    /// The stream ended: is the unit done, or did the node go away?
+    /// Finds out whether the stream ended because the unit is done or because the node went away.
     async fn ended(&mut self) -> Result<FollowEvent, CallError> {
         let status = Request::Work(WorkRequest::Status { unit: self.unit.clone(), signature: None });
         let answer = match self.client.command(&status).await {

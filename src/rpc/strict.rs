@@ -1,19 +1,19 @@
 //! Reads JSON that others wrote into our types, strictly. A refusal names the key and its rule and never shows a value,
-//! which may be a secret. Null is as good as nothing.
+//! which may be a secret. Null counts as absent.
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{self, DeserializeOwned, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
-/// Letters of a path that are shown.
+/// Most characters of a path that are shown.
 const LONGEST_PATH: usize = 100;
 
 /// Why an object is not of a type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// A key that does not exist, with its path.
-    #[error("unknown key `{path}`: there are {known}")]
+    #[error("unknown key `{path}`: the keys are {known}")]
     UnknownKey {
         /// Where it is, as in `retry.maximum`.
         path: String,
@@ -47,7 +47,8 @@ pub fn read<T: DeserializeOwned>(keys: Map<String, Value>) -> Result<T, Misfit> 
     })
 }
 
-/// Without paths, which [`read`] adds; of a key that is missing only the parent's is known there.
+/// Errors without paths, which [`read`] adds. A missing key is kept here, because [`read`] only knows its parent's
+/// path.
 impl de::Error for Misfit {
     fn custom<T: std::fmt::Display>(rule: T) -> Self {
         Self::Value { path: String::new(), rule: rule.to_string() }
@@ -66,7 +67,7 @@ impl de::Error for Misfit {
     }
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
-        Self::custom(format_args!("it is one of {}", known.join(", ")))
+        Self::custom(format_args!("it must be one of {}", known.join(", ")))
     }
 
     fn unknown_field(_: &str, known: &'static [&'static str]) -> Self {
@@ -78,7 +79,7 @@ impl de::Error for Misfit {
     }
 }
 
-/// JSON for serde, with errors of ours instead of those of serde_json, which show values.
+/// JSON for serde, with our own errors, because those of serde_json show values.
 struct Json(Value);
 
 impl IntoDeserializer<'_, Misfit> for Json {

@@ -1,6 +1,6 @@
-//! Submitting a job: the payload as a stream, and the node's last word.
-//! Owns the rule that a payload which stops half way must never look like a whole one: a closed connection does
-//! look whole to a Go node, and over TCP to any, so the unit is released first.
+//! Submits a job: sends the payload as a stream, and reads the node's last answer. Owns the rule that a payload that
+//! stops half way must never look complete. A closed connection looks complete to a Go node, and over TCP to any node,
+//! so the unit is released first.
 
 use serde_json::Value;
 use tokio::io::AsyncRead;
@@ -8,12 +8,12 @@ use tokio::io::AsyncRead;
 use super::request::{Request, WorkRequest};
 use super::{CallError, Client, ControlConnection};
 
-/// The last answer comes after the node has put the whole payload on disk, which large ones make slow.
+/// Multiplies the time for the last answer, because the node first puts the whole payload on disk.
 const DISK_FACTOR: u32 = 10;
 
-/// What the node said last.
+/// The node's last answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Submitted {
+pub struct SubmitEnd {
     /// The unit's ID.
     pub unit: String,
     /// `Job Started`, or `Job Submitted` when it runs elsewhere.
@@ -38,8 +38,8 @@ impl PendingUnit {
         &self.unit
     }
 
-    /// Sends the whole payload, calling `progress` with the bytes sent so far, and waits for the node's answer.
-    /// A refusal in the middle of the payload ends it at once.
+    /// Sends the whole payload, calling `progress` with the bytes sent so far, and waits for the node's answer. A
+    /// refusal ends the sending at once.
     ///
     /// # Errors
     /// [`CallError::Payload`] if `payload` fails (then [`Self::abandon`] the unit), [`CallError::Refused`]
@@ -48,12 +48,12 @@ impl PendingUnit {
         &mut self,
         payload: impl AsyncRead + Unpin,
         progress: impl FnMut(u64),
-    ) -> Result<Submitted, CallError> {
+    ) -> Result<SubmitEnd, CallError> {
         let limit = self.client.deadlines.answer * DISK_FACTOR;
         let answer = self.connection.send_payload(payload, progress, limit).await?;
         let text = |key| answer.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
         match (text("unitid"), text("result")) {
-            (Some(unit), Some(result)) => Ok(Submitted { unit: unit.to_owned(), result: result.to_owned() }),
+            (Some(unit), Some(result)) => Ok(SubmitEnd { unit: unit.to_owned(), result: result.to_owned() }),
             _ => Err(CallError::Protocol { question: "work submit", answer: answer.to_string() }),
         }
     }

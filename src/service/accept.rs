@@ -1,7 +1,7 @@
 //! The two accept loops of stream proxies: from a local listener into the mesh, and from a service of the mesh outward.
 //!
-//! Owns how many connections there may be, of one neighbour too, whose turn it is to dial, and that no connection, target
-//! or listener in trouble holds up the others. The kind of socket is the caller's.
+//! Owns how many connections there may be in all and of one neighbour, and the order of dials. No connection, target or
+//! listener that fails holds up the others. Refuses to know the kind of socket, which is the caller's.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,111 +16,105 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::copy::{Local, copy};
+use super::copy::{LocalSocket, copy};
 use super::pulse::Pulse;
 use crate::node::{CountedBy, NodeHandle};
+use crate::os::accept::ClientAcceptor;
 use crate::os::address::network_of;
 use crate::os::places::{Places, Share};
 use crate::stream::{MeshStream, StreamListener, Streams};
 use crate::tls::ClientProfile;
 use crate::wire::{NodeId, ServiceName};
 
-/// Connections of one neighbour at a time, at one proxy; more are refused. All neighbours together have twice as many.
+/// Most connections of one neighbour to a proxy at a time; further ones are refused. All neighbours together may have
+/// twice as many.
 pub(super) const MOST: usize = 16_384;
-/// Dials under way at a time, at one proxy.
+/// Most dials of a proxy at a time.
 const DIALS: usize = 32;
-/// Dials under way at a time for clients of one host.
+/// Most dials at a time for clients of one host.
 const DIALS_OF_ONE: usize = DIALS / 2;
-/// How long a connection waits for its turn to dial while nobody else comes to one either.
+/// How long a connection waits for its turn to dial while no other gets a turn either.
 const TURN_LIMIT: Duration = Duration::from_secs(30);
-/// Pause after the system could not accept, out of descriptors as a rule.
-const REST: Duration = Duration::from_millis(200);
 /// How long a target may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
-/// A connection as it was accepted, who it is, for logs, and the host that it comes from, if it comes from one.
+/// An accepted connection, its peer's name for logs, and the host that it comes from, if it comes from a host.
 pub(super) type Arrival<S> = (S, String, Option<IpAddr>);
 
 /// A listener outside the mesh.
-pub(super) trait Source: Send + Sync + 'static {
-    /// A connection as it was accepted.
+pub(super) trait AcceptSource: Send + Sync + 'static {
+    /// An accepted connection.
     type Socket: Send + 'static;
     /// A connection that is ready to carry bytes.
-    type Side: Local;
+    type Side: LocalSocket;
 
-    /// The next connection, who it is, for logs, and the host that it comes from. Dropping the wait loses nobody.
+    /// The next connection, its peer's name for logs, and the host that it comes from. Cancel safe.
     fn accept(&self) -> impl Future<Output = io::Result<Arrival<Self::Socket>>> + Send;
 
-    /// Makes a connection ready, which may take what a handshake takes.
+    /// Makes a connection ready, which may include a handshake.
     fn open(&self, socket: Self::Socket) -> impl Future<Output = io::Result<Self::Side>> + Send + 'static;
 }
 
 /// A service of a node.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
+pub(super) struct ServiceTarget {
     pub(super) streams: Streams,
     pub(super) node: NodeId,
     pub(super) service: ServiceName,
-    /// How to speak TLS to it.
+    /// The profile of streams to a service with TLS.
     pub(super) tls: Option<ClientProfile>,
 }
 
 /// Joins each connection of `source` to a stream of its own, until `stop`; then ends them all.
-pub(super) async fn inward(source: impl Source, target: Target, stop: CancellationToken) {
+pub(super) async fn inward(source: impl AcceptSource, target: ServiceTarget, stop: CancellationToken) {
     let (mut crowd, mut turns) = (Crowd::new(MOST, stop), DialTurns::new());
+    let mut acceptor = ClientAcceptor::new("proxy");
     loop {
         let accepted = tokio::select! {
             () = crowd.stop.cancelled() => break,
             accepted = source.accept() => accepted,
         };
-        match accepted {
-            Ok((socket, peer, host)) => {
-                // One too many is closed.
-                let host = host.map(network_of);
-                let Some(place) = crowd.place(&host) else { continue };
-                let turn = turns.next(host);
-                let (target, opening, stop) = (target.clone(), source.open(socket), crowd.stop.clone());
-                crowd.spawn(place, async move {
-                    let dialled = stop.run_until_cancelled(open_both(opening, turn, target, peer)).await;
-                    if let Some(Some((socket, stream))) = dialled {
-                        copy(socket, stream, stop).await;
-                    }
-                });
+        let Some((socket, peer, host)) = acceptor.sort(accepted).await else { continue };
+        // A connection without a place is closed.
+        let host = host.map(network_of);
+        let Some(place) = crowd.place(&host) else { continue };
+        let turn = turns.next(host);
+        let (target, opening, stop) = (target.clone(), source.open(socket), crowd.stop.clone());
+        crowd.spawn(place, async move {
+            let dialled = stop.run_until_cancelled(open_both(opening, turn, target, peer)).await;
+            if let Some(Some((socket, stream))) = dialled {
+                copy(socket, stream, stop).await;
             }
-            Err(error) => {
-                warn!(%error, "a proxy cannot accept, will go on trying");
-                sleep(REST).await;
-            }
-        }
+        });
     }
     drop(source);
     crowd.end().await;
 }
 
-/// Makes a local connection ready and opens the stream that it goes on by, or says why not.
-async fn open_both<L: Local>(
+/// Makes a local connection ready and opens the stream that continues it. Logs why if that fails.
+async fn open_both<L: LocalSocket>(
     opening: impl Future<Output = io::Result<L>>,
-    turn: impl Future<Output = Option<Turn>>,
-    target: Target,
+    turn: impl Future<Output = Option<DialTurn>>,
+    target: ServiceTarget,
     peer: String,
 ) -> Option<(L, MeshStream)> {
     debug!(peer, node = %target.node, service = %target.service, "proxy connection");
     let refused = |error: io::Error| warn!(peer, %error, "proxy connection refused");
     let socket = opening.await.map_err(refused).ok()?;
-    let late = || io::Error::other("as many dials as there may be are under way, and do not end");
+    let late = || io::Error::other("the limit of dials at once is reached, and none of them ends");
     let _turn = turn.await.ok_or_else(late).map_err(refused).ok()?;
     let dialled = target.streams.dial_with(&target.node, target.service, target.tls.as_ref()).await;
     Some((socket, dialled.map_err(|error| refused(error.into())).ok()?))
 }
 
 /// Held while a dial is under way.
-type Turn = [OwnedSemaphorePermit; 2];
+type DialTurn = [OwnedSemaphorePermit; 2];
 
-/// Whose turn it is to dial. Hosts whose clients wait take turns, whatever number of clients each has.
+/// Gives out turns to dial. No host has more than its share of them, however many clients it has.
 struct DialTurns {
     all: Arc<Semaphore>,
     by_host: BTreeMap<Option<IpAddr>, Arc<Semaphore>>,
-    /// Beats with each client that comes to its turn.
+    /// Beats whenever a client gets its turn.
     progress: Pulse,
 }
 
@@ -129,9 +123,10 @@ impl DialTurns {
         Self { all: Arc::new(Semaphore::new(DIALS)), by_host: BTreeMap::new(), progress: Pulse::new() }
     }
 
-    /// Waits for the turn of one more client of a host; `None` if nobody comes to one. Both queues are served in the order
-    /// of arrival, and a host has no more than its share in the second one. Without hosts there is nobody to share with.
-    fn next(&mut self, host: Option<IpAddr>) -> impl Future<Output = Option<Turn>> + Send + use<> {
+    /// Waits for the turn of a client of a host; `None` if nobody gets a turn for too long. A client waits first in its
+    /// host's queue, then in everybody's, and both serve in the order of arrival. Unix clients have no host and may
+    /// take all turns.
+    fn next(&mut self, host: Option<IpAddr>) -> impl Future<Output = Option<DialTurn>> + Send + use<> {
         if !self.by_host.contains_key(&host) {
             self.by_host.retain(|_, turns| Arc::strong_count(turns) > 1);
         }
@@ -157,9 +152,9 @@ impl DialTurns {
     }
 }
 
-/// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks, which get
-/// a token of their own, and closes the service. A neighbour may have `most` streams at a time, all together twice as
-/// many.
+/// Hands each stream of `listener` to a task of its own, until `stop`; then waits for the tasks and closes the service.
+/// Each task gets the token and has to end with it. A neighbour may have `most` streams at a time, and all neighbours
+/// together twice as many.
 pub(super) async fn outward<F>(
     node: &NodeHandle,
     mut listener: StreamListener,
@@ -186,7 +181,7 @@ pub(super) async fn outward<F>(
 }
 
 /// Joins a stream to the connection that `connect` makes.
-pub(super) async fn join<L: Local>(
+pub(super) async fn join<L: LocalSocket>(
     connect: impl Future<Output = io::Result<L>> + Send,
     stream: MeshStream,
     target: String,
@@ -203,13 +198,13 @@ pub(super) async fn join<L: Local>(
     }
 }
 
-/// The connections of one proxy, whose neighbours are told apart by `K`.
+/// The connections of one proxy. `K` identifies a neighbour.
 struct Crowd<K: Ord + Clone> {
     stop: CancellationToken,
     most: usize,
     places: Places<K>,
     tasks: TaskTracker,
-    /// The last one was refused: it is told once.
+    /// Whether the last connection was refused, so that further refusals are not logged.
     is_full: bool,
 }
 
@@ -222,7 +217,7 @@ impl<K: Ord + Clone + Send + 'static> Crowd<K> {
     fn place(&mut self, neighbour: &K) -> Option<Share<K>> {
         let place = self.places.take(neighbour);
         if place.is_none() && !self.is_full {
-            warn!(connections = self.most, "a neighbour has as many connections to a proxy as it may have");
+            warn!(connections = self.most, "a neighbour has reached its limit of connections to a proxy");
         }
         self.is_full = place.is_none();
         place
@@ -247,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Lets clients of hosts dial, each for that many seconds, and gives the order in which they come to their turn.
+    /// Lets clients of hosts dial, each for `dial` seconds, and returns the order of their turns.
     async fn order_of(clients: &[u8], dial: u64) -> Vec<u8> {
         let (mut turns, (seen, mut order)) = (DialTurns::new(), mpsc::unbounded_channel());
         for &host in clients {

@@ -1,8 +1,8 @@
 //! The command service: each stream of a service gets a command on a terminal of its own.
 //!
-//! Owns the command's session, from the terminal to the last of its processes: when the stream ends, none of them
-//! is left, and when the command ends, all that it said arrives. Sessions that end together are swept together. What the
-//! command is, is not known here.
+//! Owns the command's session, from the terminal to the last of its processes: when the stream ends, no process is
+//! left, and when the command ends, all of its output arrives. Sessions that end together are killed in one pass.
+//! Refuses to know what the command does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,35 +23,35 @@ use tracing::{debug, info, warn};
 
 use super::accept;
 use crate::node::NodeHandle;
-use crate::stream::{ListenError, MeshStream, StreamListener, Streams};
+use crate::stream::{MeshStream, StreamListenError, StreamListener, Streams};
 use crate::tls::ServerProfile;
 use crate::wire::ServiceName;
 
-/// Terminals of one neighbour at a time; all neighbours together have twice as many.
-const MOST: usize = 32;
-/// The terminal's size, for programs that ask: streams carry no size.
+/// Most terminals of one neighbour at a time; all neighbours together may have twice as many.
+const MOST_TERMINALS: usize = 32;
+/// The terminal's rows and columns, for programs that ask. Fixed, because streams carry no size.
 const SIZE: (u16, u16) = (24, 80);
-/// The character that a terminal's user types to end the input.
+/// The character (Ctrl-D) that a terminal's user types to end the input.
 const END_OF_INPUT: u8 = 0x04;
 /// How long a command may take to end once its terminal has hung up.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a killed command may take to be gone.
+/// How long a killed command may take to end.
 const LAST: Duration = Duration::from_secs(1);
-/// Bytes in hand for each direction.
+/// Bytes of the buffer for each direction.
 const BUFFER: usize = 16 << 10;
 
 /// Why a command service cannot be offered.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CommandError {
-    /// The line is no command.
+pub(crate) enum CommandServiceError {
+    /// The text cannot be split into words.
     #[error("{0:?} does not split into a program and its arguments")]
     NoCommand(String),
-    /// The service cannot be had.
+    /// The service cannot be opened.
     #[error(transparent)]
-    Listen(#[from] ListenError),
+    Listen(#[from] StreamListenError),
 }
 
-/// A service of the mesh whose streams are terminals of a command.
+/// A service of the mesh that runs a command on a terminal for each stream.
 #[derive(Debug)]
 pub(crate) struct CommandService {
     node: NodeHandle,
@@ -63,26 +63,26 @@ impl CommandService {
     /// Opens the service, with TLS if a profile is given, and advertises it. `command` is split as a shell does.
     ///
     /// # Errors
-    /// [`CommandError`]. Whether the program exists shows with each stream.
+    /// [`CommandServiceError`]. A program that does not exist is no error here, but ends each stream.
     pub(crate) async fn listen(
         streams: &Streams,
         service: ServiceName,
         command: &str,
         tls: Option<ServerProfile>,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self, CommandServiceError> {
         let words = shlex::split(command).filter(|words| !words.is_empty());
-        let words = words.ok_or_else(|| CommandError::NoCommand(command.to_owned()))?;
+        let words = words.ok_or_else(|| CommandServiceError::NoCommand(command.to_owned()))?;
         let tags = BTreeMap::from([("type".to_owned(), "Command Service".to_owned())]);
         let listener = streams.listen_with(service, Some(tags), tls).await?;
         info!(%service, program = words[0], "command service open");
         Ok(Self { node: streams.node().clone(), listener, words })
     }
 
-    /// Serves until `stop`. Once this returns all commands have ended, and the service is free again.
+    /// Serves until `stop`. Once this returns, all commands have ended and the service's name is free again.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let (words, sweeper) = (self.words, Sweeper::spawn());
         let serve = |stream, stop| serve(words.clone(), sweeper.clone(), stream, stop);
-        accept::outward(&self.node, self.listener, MOST, serve, stop).await;
+        accept::outward(&self.node, self.listener, MOST_TERMINALS, serve, stop).await;
     }
 }
 
@@ -101,8 +101,8 @@ async fn serve(words: Vec<String>, sweeper: Sweeper, mut stream: MeshStream, sto
             session.end().await;
         }
         Err(error) => {
-            warn!(program = words[0], %error, "the command of a command service does not start");
-            stream.abort("the command does not start");
+            warn!(program = words[0], %error, "cannot start the command of a command service");
+            stream.abort("the command cannot be started");
         }
     }
 }
@@ -118,7 +118,7 @@ fn start(words: &[String]) -> Result<(OwnedReadPty, OwnedWritePty, Child), pty_p
     Ok((read, write, child))
 }
 
-/// Carries bytes until the command has said all, or nobody is left to hear it.
+/// Carries bytes until the command's output has ended, or the stream's other end is gone.
 async fn converse(
     read: OwnedReadPty,
     write: OwnedWritePty,
@@ -142,7 +142,7 @@ async fn converse(
             },
             () = &mut exited, if !has_exited => {
                 has_exited = true;
-                // Another process with the terminal open would hide the end of the output.
+                // While another process has the terminal open, the output does not end.
                 session.kill().await;
             }
             () = &mut gone, if heard_all => return,
@@ -150,13 +150,13 @@ async fn converse(
     }
 }
 
-/// From the terminal into the stream, to the end of both.
+/// Copies from the terminal into the stream, and ends the stream with the output.
 async fn say(mut terminal: OwnedReadPty, mut stream: impl AsyncWrite + Unpin) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {
         let read = match terminal.read(&mut buffer).await {
             Ok(read) => read,
-            // How Linux says that nobody has the terminal open any more.
+            // Linux's error once no process has the terminal open.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => 0,
             Err(error) => return Err(error),
         };
@@ -167,20 +167,21 @@ async fn say(mut terminal: OwnedReadPty, mut stream: impl AsyncWrite + Unpin) ->
     }
 }
 
-/// From the stream into the terminal. Its end is typed, and the terminal stays open for what the command has to say.
+/// Copies from the stream into the terminal. At the stream's end, types the end of input; the terminal stays open for
+/// further output.
 async fn hear(mut stream: impl AsyncRead + Unpin, mut terminal: OwnedWritePty) -> io::Result<OwnedWritePty> {
     let mut buffer = vec![0; BUFFER];
     loop {
         let read = stream.read(&mut buffer).await?;
         let typed = if read == 0 { &[END_OF_INPUT][..] } else { &buffer[..read] };
-        // A command that has ended takes nothing more; the other direction reports its end.
+        // The write fails if the command has ended, which the other direction reports.
         if terminal.write_all(typed).await.is_err() || read == 0 {
             return Ok(terminal);
         }
     }
 }
 
-/// A command and all processes that it started and that did not leave its session.
+/// A command, and all processes that it started and that are still in its session.
 struct CommandSession {
     leader: Option<Pid>,
     child: Child,
@@ -193,8 +194,7 @@ impl CommandSession {
         Self { leader, child, sweeper }
     }
 
-    /// Waits for the leader's end without taking its exit status: as long as nobody does, its number is not given
-    /// to a stranger.
+    /// Waits for the leader's end without reaping it, because until it is reaped the kernel does not reuse its number.
     async fn exited(&self) {
         let Some(leader) = self.leader else { return };
         let Ok(mut children) = signal(SignalKind::child()) else { return };
@@ -204,7 +204,7 @@ impl CommandSession {
         }
     }
 
-    /// Kills what is left of the session; false if nothing was.
+    /// Kills the session's living processes; false if there were none.
     async fn kill(&self) -> bool {
         match self.leader {
             Some(leader) => self.sweeper.kill(leader).await,
@@ -212,10 +212,10 @@ impl CommandSession {
         }
     }
 
-    /// Ends the session whose terminal has hung up: in good order if it likes, and otherwise not.
+    /// Ends the session after its terminal has hung up: gives it [`GRACE`] to end, then kills it.
     async fn end(mut self) {
         let _in_time = timeout(GRACE, self.exited()).await;
-        // A process that is starting another may be ahead of one round.
+        // Several rounds, because a process may start another one during a round.
         for _ in 0..50 {
             if !self.kill().await {
                 break;
@@ -224,28 +224,28 @@ impl CommandSession {
         }
         match timeout(LAST, self.child.wait()).await {
             Ok(Ok(status)) => debug!(%status, "command ended"),
-            Ok(Err(error)) => warn!(%error, "a command's end is not known"),
-            // It waits in the kernel, for a file system that does not answer say. Nobody else has to wait with it:
-            // the runtime takes its exit status whenever there is one.
+            Ok(Err(error)) => warn!(%error, "cannot tell how a command ended"),
+            // It hangs in the kernel, for example because a file system does not answer. It is not waited for: the
+            // runtime reaps it whenever it ends.
             Err(_elapsed) => {
                 let pid = self.child.id();
-                warn!(pid, "a command was killed and has not ended: it is left behind");
+                warn!(pid, "a command was killed but has not ended, leaving it behind");
             }
         }
     }
 }
 
-/// Kills sessions, all that are to end at a time by one look at the processes of this machine. Clones are the same.
+/// Kills sessions: reads the process table once for all sessions that are to end at the time. Clones share one task.
 #[derive(Clone)]
 struct Sweeper(mpsc::Sender<(Pid, oneshot::Sender<bool>)>);
 
 impl Sweeper {
-    /// Ends with the last clone.
+    /// Starts the task, which ends with the last clone.
     fn spawn() -> Self {
-        let (sender, mut asked) = mpsc::channel::<(Pid, oneshot::Sender<bool>)>(2 * MOST);
+        let (sender, mut asked) = mpsc::channel::<(Pid, oneshot::Sender<bool>)>(2 * MOST_TERMINALS);
         tokio::spawn(async move {
             let mut batch = Vec::new();
-            while asked.recv_many(&mut batch, 2 * MOST).await > 0 {
+            while asked.recv_many(&mut batch, 2 * MOST_TERMINALS).await > 0 {
                 let leaders: BTreeSet<i32> = batch.iter().map(|(leader, _)| leader.as_raw_pid()).collect();
                 let swept = spawn_blocking(move || kill_sessions(&leaders)).await.unwrap_or_default();
                 for (leader, answer) in batch.drain(..) {
@@ -256,21 +256,21 @@ impl Sweeper {
         Self(sender)
     }
 
-    /// False if the session had no living process.
+    /// Kills a session; false if it had no living process.
     async fn kill(&self, leader: Pid) -> bool {
         let (answer, answered) = oneshot::channel();
         self.0.send((leader, answer)).await.is_ok() && answered.await.unwrap_or(false)
     }
 }
 
-/// Kills all living processes of these sessions; those that had some.
+/// Kills all living processes of these sessions. Returns the sessions that had any.
 fn kill_sessions(leaders: &BTreeSet<i32>) -> BTreeSet<i32> {
     let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let mut swept = BTreeSet::new();
     for process in numbers.filter_map(Pid::from_raw) {
         if let Some(session) = session_of(process).filter(|session| leaders.contains(session)) {
-            // One that has just ended needs no signal.
+            // Fails only if the process has just ended.
             let _gone = kill_process(process, Signal::KILL);
             swept.insert(session);
         }
@@ -278,7 +278,8 @@ fn kill_sessions(leaders: &BTreeSet<i32>) -> BTreeSet<i32> {
     swept
 }
 
-/// The session of a living process. Fields behind the name, which may hold anything: state, parent, group, session.
+/// The session of a living process. The name may contain anything, so fields count from its end: state, parent, group,
+/// session.
 fn session_of(process: Pid) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;

@@ -1,8 +1,8 @@
 //! Copies bytes between a stream of the mesh and a local socket, both ways at once.
 //!
-//! Owns how a connection ends. Each direction ends by itself, and what was sent before an end arrives. Bytes that
-//! the mesh lost must not look like an end: the local side is reset then, also if this process is killed. One direction
-//! alone is kept for as long as somebody is left at the socket. It does not know who connected to whom.
+//! Owns how a connection ends. Each direction ends on its own, and bytes sent before the end arrive. If the mesh loses
+//! bytes, or this process is killed, the local side is reset, because the loss must not look like an end. When one
+//! direction has ended, the other is kept while somebody is left at the socket. It does not know who connected to whom.
 
 use std::io;
 use std::pin::pin;
@@ -17,20 +17,20 @@ use super::pulse::Pulse;
 use crate::os::coop::ByteBudget;
 use crate::stream::MeshStream;
 
-/// Bytes in hand for each direction of a connection.
+/// Bytes of the buffer for each direction of a connection.
 const BUFFER: usize = 64 << 10;
 
-/// How long a connection of which one direction has ended may be silent: its other end may follow a job that says little.
-/// Who has gone is found sooner by the kernel.
+/// How long a connection of which one direction has ended may be silent. Long, because a client may follow a job with
+/// little output; the kernel notices sooner if the client is gone.
 const HALF_CLOSED: Duration = Duration::from_secs(2 * 3600);
 const SILENT: &str = "half closed and silent";
-/// Between looks at a socket that has said all, whether its other end is still there.
-const LOOK: Duration = Duration::from_secs(15);
+/// The time between two checks that the other end of a half-closed socket is still there.
+const OTHER_END_EVERY: Duration = Duration::from_secs(15);
 
-/// A socket outside the mesh. However it is closed, its other end learns that bytes are missing, where the kind of socket
-/// can say so.
-pub(super) trait Local: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// From now on a close says that there are no more bytes.
+/// A socket outside the mesh. Unless [`Self::complete`] was called, its close tells the other end that bytes are
+/// missing, if the kind of socket can.
+pub(super) trait LocalSocket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// From now on a close is an ordinary end.
     fn complete(&self) {}
 }
 
@@ -41,40 +41,40 @@ enum Fault {
 }
 
 /// How a connection ended.
-enum End {
-    /// As its sides wanted, or with the local socket.
+enum CopyEnd {
+    /// Both directions have ended, or the local socket is gone.
     Orderly,
     /// The mesh lost the stream.
     Lost(io::Error),
-    /// It is given up, for this reason.
+    /// The proxy gives the connection up, for this reason.
     Cut(&'static str),
-    /// The local side has been sent all, and says no more.
+    /// The local side has received everything, and has been silent for too long.
     Silent,
 }
 
 /// Copies bytes until both directions have ended, or until `stop`.
-pub(super) async fn copy<L: Local>(mut local: L, mut mesh: MeshStream, stop: CancellationToken) {
+pub(super) async fn copy<L: LocalSocket>(mut local: L, mut mesh: MeshStream, stop: CancellationToken) {
     let gone = mesh.closed();
     let end = tokio::select! {
         end = exchange(&mut local, &mut mesh, gone) => end,
-        () = stop.cancelled() => End::Cut("proxy closed"),
+        () = stop.cancelled() => CopyEnd::Cut("proxy closed"),
     };
     match end {
-        End::Orderly => {
+        CopyEnd::Orderly => {
             debug!("proxy connection ended");
             local.complete();
         }
         // A stream that is cut short must not look complete at either end.
-        End::Cut(reason) => {
+        CopyEnd::Cut(reason) => {
             debug!(reason, "proxy connection given up");
             mesh.abort(reason);
         }
-        // Some of it may still wait in the kernel.
-        End::Silent => {
+        // The kernel may still hold bytes for the local side, which a reset would discard.
+        CopyEnd::Silent => {
             local.complete();
             mesh.abort(SILENT);
         }
-        End::Lost(error) => debug!(%error, "proxy connection lost by the mesh"),
+        CopyEnd::Lost(error) => debug!(%error, "proxy connection lost by the mesh"),
     }
 }
 
@@ -82,7 +82,7 @@ async fn exchange(
     local: impl AsyncRead + AsyncWrite + Unpin,
     mesh: impl AsyncRead + AsyncWrite + Unpin,
     gone: impl Future<Output = ()>,
-) -> End {
+) -> CopyEnd {
     let (mut gone, pulse) = (pin!(gone), Pulse::new());
     let ((local_read, local_write), (mesh_read, mesh_write)) = (split(local), split(mesh));
     let mut outward = pin!(half(local_read, mesh_write, &pulse));
@@ -91,41 +91,42 @@ async fn exchange(
     while !(outward_ended && inward_ended) {
         tokio::select! {
             ended = &mut outward, if !outward_ended => match ended {
-                // A socket that was reset takes nothing more either. What it sent before still arrives.
+                // A socket that was reset takes no more bytes either. What it sent before still arrives.
                 Err(Fault::Read(error)) => {
                     debug!(%error, "proxy socket broken");
-                    return End::Orderly;
+                    return CopyEnd::Orderly;
                 }
-                // The far side may refuse to read and still have something to say.
+                // The far side may refuse to read and still send.
                 Err(Fault::Write(error)) => {
-                    debug!(%error, "the mesh takes no more of a proxy connection");
+                    debug!(%error, "cannot send any more of a proxy connection over the mesh");
                     outward_ended = true;
                 }
                 Ok(local) => (outward_ended, local_at_end) = (true, Some(local)),
             },
             ended = &mut inward, if !inward_ended => match ended {
-                Err(Fault::Read(error)) => return End::Lost(error),
+                Err(Fault::Read(error)) => return CopyEnd::Lost(error),
                 Err(Fault::Write(error)) => {
-                    debug!(%error, "a proxy's socket takes no more");
+                    debug!(%error, "cannot write to a proxy's socket any more");
                     inward_ended = true;
                 }
                 Ok(_mesh) => inward_ended = true,
             },
             () = pulse.silence(HALF_CLOSED), if outward_ended || inward_ended => {
-                return if inward_ended { End::Silent } else { End::Cut(SILENT) };
+                return if inward_ended { CopyEnd::Silent } else { CopyEnd::Cut(SILENT) };
             }
             error = broken(local_at_end.as_mut()) => {
-                debug!(%error, "nobody is left at a proxy's socket");
-                return End::Orderly;
+                debug!(%error, "the other end of a proxy's socket has gone");
+                return CopyEnd::Orderly;
             }
-            // A reader would notice, but there is none left: only the local side could still speak, to nobody.
-            () = &mut gone, if inward_ended => return End::Orderly,
+            // Nobody reads the mesh stream any more, so its loss shows only here; the local side's bytes could not
+            // arrive.
+            () = &mut gone, if inward_ended => return CopyEnd::Orderly,
         }
     }
-    End::Orderly
+    CopyEnd::Orderly
 }
 
-/// One direction, its end included; then nothing is left to read.
+/// Copies one direction and then its end. Returns the reader.
 async fn half<R: AsyncRead + Unpin>(
     mut from: R,
     mut to: impl AsyncWrite + Unpin,
@@ -146,12 +147,11 @@ async fn half<R: AsyncRead + Unpin>(
     }
 }
 
-/// What the kernel says of a socket at whose end nobody reads any more. Keepalive finds that out, and only who looks is
-/// told.
+/// The kernel's error once the other end of a socket is gone. Keepalive finds that out, but only a read reports it.
 async fn broken(socket: Option<&mut (impl AsyncRead + Unpin)>) -> io::Error {
     let Some(socket) = socket else { return std::future::pending().await };
     loop {
-        sleep(LOOK).await;
+        sleep(OTHER_END_EVERY).await;
         if let Err(error) = socket.read(&mut [0]).await {
             return error;
         }
@@ -171,7 +171,7 @@ mod tests {
     use super::super::unix::UnixSide;
     use super::*;
 
-    /// A socket whose other end has closed, and goes away for good at `gone`.
+    /// A socket whose other end has ended its direction, and is gone after `gone`.
     struct Leaving {
         gone: Instant,
     }
@@ -197,14 +197,14 @@ mod tests {
         }
     }
 
-    /// How long an exchange takes, and how it ends.
-    async fn watched(local: impl AsyncRead + AsyncWrite + Unpin, mesh: DuplexStream) -> (Duration, End) {
+    /// Runs an exchange; returns how long it takes and how it ends.
+    async fn watched(local: impl AsyncRead + AsyncWrite + Unpin, mesh: DuplexStream) -> (Duration, CopyEnd) {
         let begun = Instant::now();
         let end = timeout(Duration::from_secs(86_400), exchange(local, mesh, pending())).await;
         (begun.elapsed(), end.expect("it ends within a day"))
     }
 
-    /// Whoever listens alone may do so for long: a client that follows a job has said all that it will.
+    /// A client that follows a job sends nothing more, but may receive output after hours.
     #[tokio::test(start_paused = true)]
     async fn one_direction_alone_is_kept_though_it_is_silent_for_an_hour() {
         for local_ends in [true, false] {
@@ -221,9 +221,9 @@ mod tests {
             let (lasted, end) = exchanging.await.unwrap();
             assert_eq!(lasted, Duration::from_secs(5 * 3600) + HALF_CLOSED);
             match end {
-                End::Cut(_) => assert!(local_ends, "what the local side has been sent still arrives"),
-                End::Silent => assert!(!local_ends, "what is missing does not look complete"),
-                End::Orderly | End::Lost(_) => panic!("it is given up"),
+                CopyEnd::Cut(_) => assert!(local_ends, "what the local side has been sent still arrives"),
+                CopyEnd::Silent => assert!(!local_ends, "what is missing does not look complete"),
+                CopyEnd::Orderly | CopyEnd::Lost(_) => panic!("it is given up"),
             }
         }
     }
@@ -236,7 +236,7 @@ mod tests {
             let kept = (!is_gone).then_some(client);
             let (mesh, _server) = duplex(64);
             let (lasted, _) = watched(UnixSide::from(local), mesh).await;
-            assert_eq!(lasted < 2 * LOOK, is_gone, "{lasted:?}");
+            assert_eq!(lasted < 2 * OTHER_END_EVERY, is_gone, "{lasted:?}");
             drop(kept);
         }
     }
@@ -253,7 +253,7 @@ mod tests {
         let (mesh, _server) = duplex(64);
         let gone = Duration::from_secs(100);
         let (lasted, end) = watched(Leaving { gone: Instant::now() + gone }, mesh).await;
-        assert!(matches!(end, End::Orderly));
-        assert!((gone..gone + LOOK).contains(&lasted), "{lasted:?}");
+        assert!(matches!(end, CopyEnd::Orderly));
+        assert!((gone..gone + OTHER_END_EVERY).contains(&lasted), "{lasted:?}");
     }
 }

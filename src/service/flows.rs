@@ -1,7 +1,7 @@
 //! The table of a UDP proxy: one flow for each source, each a task with a small inbox of its own.
 //!
-//! Owns the bounds: how many flows, of one neighbour too, how much waits for one, how long a silent one is kept. What a
-//! flow does with its datagrams is the proxy's business.
+//! Owns the bounds: how many flows there are in all and of one neighbour, how many datagrams wait for a flow, and how
+//! long a silent flow is kept. Refuses to know what a flow does with its datagrams.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,13 +16,13 @@ use tracing::{debug, warn};
 use super::pulse::Pulse;
 use crate::os::places::{Places, Share};
 
-/// Datagrams that may wait for a flow; more are dropped, as by any full socket.
+/// Most datagrams that may wait for a flow; further ones are dropped, as by any full socket.
 const INBOX: usize = 256;
 
 /// Limits on the flows of one proxy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowLimits {
-    /// Flows at a time of one neighbour. All neighbours together have twice as many.
+    /// Most flows of one neighbour at a time. All neighbours together may have twice as many.
     pub flows: usize,
     /// How long a flow may be silent, in both directions, before it ends.
     pub idle: Duration,
@@ -34,7 +34,7 @@ impl Default for FlowLimits {
     }
 }
 
-/// All flows of a proxy by source `K`, of which one neighbour `N` may have several. They end when this is dropped.
+/// All flows of a proxy by source `K`. A neighbour `N` may have several. The flows end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Flows<K, N: Ord + Clone> {
     limits: FlowLimits,
@@ -66,21 +66,21 @@ impl<K: Ord + Clone + std::fmt::Debug, N: Ord + Clone> Flows<K, N> {
         }
     }
 
-    /// Ends all flows and waits for it: nothing of theirs is open any more.
+    /// Ends all flows and waits until they have closed their sockets.
     pub(super) async fn end(self) {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Hands a datagram to the flow of its source. `run` is what a new flow does with its inbox; it ends when the
-    /// flow was silent for too long.
+    /// Hands a datagram to the flow of its source. For a new source, `run` makes the flow, which is dropped when it was
+    /// silent for too long.
     pub(super) fn deliver<F>(
         &mut self,
         source: &K,
         neighbour: &N,
         datagram: Bytes,
-        run: impl FnOnce(Inbox) -> F,
+        run: impl FnOnce(FlowInbox) -> F,
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -95,8 +95,8 @@ impl<K: Ord + Clone + std::fmt::Debug, N: Ord + Clone> Flows<K, N> {
         }
     }
 
-    /// False if there is no room for another flow.
-    fn start<F>(&mut self, source: &K, neighbour: &N, run: impl FnOnce(Inbox) -> F) -> bool
+    /// Starts a flow; false if there is no room for another one.
+    fn start<F>(&mut self, source: &K, neighbour: &N, run: impl FnOnce(FlowInbox) -> F) -> bool
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -105,16 +105,16 @@ impl<K: Ord + Clone + std::fmt::Debug, N: Ord + Clone> Flows<K, N> {
         debug!(?source, "new datagram flow");
         let (inbox, datagrams) = mpsc::channel(INBOX);
         let (end, pulse) = (self.stop.child_token(), Pulse::new());
-        let flow = run(Inbox { datagrams, pulse: pulse.clone() });
+        let flow = run(FlowInbox { datagrams, pulse: pulse.clone() });
         self.tasks.spawn(watch(flow, end.clone(), pulse.clone(), self.limits.idle));
         let neighbour = neighbour.clone();
         self.table.insert(source.clone(), FlowEntry { neighbour, _place: place, inbox, end, pulse });
         true
     }
 
-    /// Forgets flows that have ended. If that is not enough, those that were silent for longest make way at once, as
-    /// sources cost nothing and whoever invents them can have them speak: a quarter of that neighbour's, or one of
-    /// another's if it has none.
+    /// Forgets flows that have ended. If that is not enough, ends those that were silent for longest: a quarter of the
+    /// neighbour's, or one of any neighbour's if it has none. Their last datagram may be recent, because a sender can
+    /// forge any number of sources and keep them busy.
     fn make_room(&mut self, neighbour: &N) -> Option<Share<N>> {
         self.table.retain(|_, entry| !entry.inbox.is_closed());
         if let Some(place) = self.places.take(neighbour) {
@@ -134,7 +134,7 @@ impl<K: Ord + Clone + std::fmt::Debug, N: Ord + Clone> Flows<K, N> {
         if !self.full {
             warn!(
                 flows = self.limits.flows,
-                "a UDP proxy has as many sources as it may have: silent ones make way"
+                "a UDP proxy has reached its limit of sources, dropping silent ones to make room"
             );
         }
         self.full = true;
@@ -162,14 +162,14 @@ async fn watch(flow: impl Future<Output = ()> + Send, end: CancellationToken, pu
     }
 }
 
-/// A flow's end of its inbox.
+/// The receiving end of a flow's inbox.
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct FlowInbox {
     datagrams: mpsc::Receiver<Bytes>,
     pulse: Pulse,
 }
 
-impl Inbox {
+impl FlowInbox {
     /// The next datagram from the source; `None` once the proxy has ended.
     pub(super) async fn receive(&mut self) -> Option<Bytes> {
         self.datagrams.recv().await

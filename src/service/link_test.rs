@@ -1,8 +1,9 @@
-//! How much a link carries each way: bytes of an ordinary stream between two neighbours, which the other end throws away.
+//! How much a link carries each way, measured with an ordinary stream between two neighbours, whose bytes are
+//! discarded.
 //!
-//! Owns the service that answers, what is said on its streams (docs/protocol.md#link-tests), and that a node takes part in
-//! one test at a time, as either end. It does not know who may ask for one, nor what else is measured meanwhile. The stream
-//! has its turns among all others, so what it measures is a fair share of a link that is used.
+//! Owns the service that answers, the protocol of its streams (docs/protocol.md#link-tests), and the rule that a node
+//! takes part in one test at a time, at either end. It does not know who may ask for a test, nor what else is measured
+//! meanwhile. The stream takes turns with all others, so on a busy link the result is its fair share.
 
 use std::io;
 use std::sync::Arc;
@@ -17,83 +18,83 @@ use tracing::{debug, warn};
 
 use crate::node::NodeHandle;
 use crate::os::coop::ByteBudget;
-use crate::stream::{DialError, ListenError, MeshStream, StreamListener, Streams};
+use crate::stream::{DialError, MeshStream, StreamListenError, StreamListener, Streams};
 use crate::wire::{NameHash, NodeId, ServiceName};
 
-/// Where tests go: beginning with a control character, no user's service has that name.
+/// The service that answers tests. No user's service has this name, because it begins with a control character.
 const SERVICE: ServiceName = ServiceName::from_wire(*b"\x01linktst");
 
-/// Bytes that are read and written at a time.
+/// Bytes read or written at a time.
 const BUFFER: usize = 64 << 10;
 /// The longest line of either end.
 const LINE: u64 = 1024;
-/// What one way may take beyond the time asked for, and beyond as much again: what is under way still has to arrive.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The shortest time that a rate is made of.
+/// How long each way may take beyond twice the test's time, because bytes under way still have to arrive.
+const ARRIVAL_WITHIN: Duration = Duration::from_secs(30);
+/// The shortest time for which a rate is computed.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How much is sent each way: whichever of the two is reached first.
+/// How much is sent each way. Sending ends when either limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TestSize {
-    /// For so long.
+    /// The longest time.
     pub seconds: u64,
-    /// So many bytes.
+    /// The most bytes.
     pub bytes: u64,
 }
 
 impl TestSize {
     const LARGEST: Self = Self { seconds: 60, bytes: 1_000_000_000 };
 
-    /// Not more than this node takes part in.
+    /// The size, reduced to the largest test that this node takes part in.
     fn bounded(self) -> Self {
         Self { seconds: self.seconds.min(Self::LARGEST.seconds), bytes: self.bytes.min(Self::LARGEST.bytes) }
     }
 
     /// How long one way may take.
     fn patience(self) -> Duration {
-        Duration::from_secs(2 * self.seconds) + PATIENCE
+        Duration::from_secs(2 * self.seconds) + ARRIVAL_WITHIN
     }
 }
 
-/// What arrived one way.
+/// The bytes that arrived one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Carried {
-    /// So many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// From the first to the last of them.
+    /// Nanoseconds from the first byte to the last.
     pub nanos: u64,
 }
 
-/// What arrived each way.
+/// The bytes that arrived each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BothWays {
-    /// At the neighbour.
+    /// What arrived at the neighbour.
     pub out: Carried,
-    /// Here.
+    /// What arrived at this node.
     pub back: Carried,
 }
 
-/// The answer to what a tester asks for.
+/// The answer to a tester's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Consent {
     Go,
-    /// This node takes part in another one.
+    /// This node takes part in another test.
     Busy,
     /// This node has no link with the tester.
     NoNeighbour,
 }
 
-/// Why there are no figures.
+/// Why a test has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkTestError {
     #[error("this node takes part in another link test: try again once it has ended")]
     Busy,
     #[error("{0} takes part in another link test: try again once it has ended")]
     BusyThere(NodeId),
-    #[error("{0} does not have this node for a neighbour: see meshctl status there")]
+    #[error("{0} does not have this node as a neighbour: see meshctl status there")]
     NoNeighbour(NodeId),
-    #[error("{0} is of a version that does not answer link tests")]
+    #[error("{0} runs a version that does not answer link tests")]
     NotThere(NodeId),
     #[error(transparent)]
     Dial(DialError),
@@ -101,7 +102,7 @@ pub(crate) enum LinkTestError {
     Broken(NodeId, io::Error),
 }
 
-/// The link tests of one node. Clones are the same.
+/// The link tests of one node. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct LinkTests {
     streams: Streams,
@@ -109,11 +110,11 @@ pub(crate) struct LinkTests {
 }
 
 impl LinkTests {
-    /// Answers those of neighbours from now on, until `stop`.
+    /// Answers the tests of neighbours from now on, until `stop`.
     ///
     /// # Errors
-    /// The node has stopped.
-    pub(crate) async fn start(streams: Streams, stop: CancellationToken) -> Result<Self, ListenError> {
+    /// If the service cannot be opened, because the node has stopped.
+    pub(crate) async fn start(streams: Streams, stop: CancellationToken) -> Result<Self, StreamListenError> {
         let listener = streams.listen(SERVICE, None).await?;
         let tests = Self { streams, turn: Arc::new(Semaphore::new(1)) };
         let serving = tests.clone();
@@ -121,10 +122,7 @@ impl LinkTests {
         Ok(tests)
     }
 
-    /// Measures what the way to `node` carries. Ends when it is dropped.
-    ///
-    /// # Errors
-    /// [`LinkTestError`].
+    /// Measures how much the link with `node` carries. Dropping the future ends the test.
     pub(crate) async fn run(&self, node: &NodeId, size: TestSize) -> Result<BothWays, LinkTestError> {
         let _turn = self.turn().ok_or(LinkTestError::Busy)?;
         let stream = self.streams.dial(node, SERVICE).await.map_err(|error| match error {
@@ -133,7 +131,7 @@ impl LinkTests {
         })?;
         let broken = |error| LinkTestError::Broken(node.clone(), error);
         let mut stream = BufReader::new(stream);
-        match within(PATIENCE, ask(&mut stream, size)).await.map_err(broken)? {
+        match within(ARRIVAL_WITHIN, ask(&mut stream, size)).await.map_err(broken)? {
             Consent::Go => {}
             Consent::Busy => return Err(LinkTestError::BusyThere(node.clone())),
             Consent::NoNeighbour => return Err(LinkTestError::NoNeighbour(node.clone())),
@@ -151,25 +149,25 @@ impl LinkTests {
         self.turn.clone().try_acquire_owned().ok()
     }
 
-    /// One after the other: whoever comes meanwhile is told.
+    /// Answers testers until the node stops. During a test, another tester is told that this node is busy.
     async fn serve_all(self, mut listener: StreamListener) {
         while let Some(stream) = listener.accept().await {
             let tests = self.clone();
             tokio::spawn(async move {
                 if let Err(error) =
-                    within(PATIENCE + 2 * TestSize::LARGEST.patience(), tests.serve(stream)).await
+                    within(ARRIVAL_WITHIN + 2 * TestSize::LARGEST.patience(), tests.serve(stream)).await
                 {
                     debug!(%error, "a neighbour's link test broke off");
                 }
             });
         }
-        warn!("link tests are not answered any more");
+        warn!("this node has stopped answering link tests");
     }
 
     async fn serve(&self, stream: MeshStream) -> io::Result<()> {
         let tester = stream.remote().map(|(node, _service)| node);
         let mut stream = BufReader::new(stream);
-        let size: TestSize = within(PATIENCE, read_line(&mut stream)).await?;
+        let size: TestSize = within(ARRIVAL_WITHIN, read_line(&mut stream)).await?;
         let size = size.bounded();
         let (turn, consent) = match (has_link(self.streams.node(), tester).await, self.turn()) {
             (false, _) => (None, Consent::NoNeighbour),
@@ -212,13 +210,13 @@ async fn read_line<T: DeserializeOwned>(from: &mut (impl AsyncBufReadExt + Unpin
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Sends bytes, and their end, until `size` is reached.
+/// Sends bytes until `size` is reached, then ends the stream.
 async fn pour(to: &mut (impl AsyncWrite + Unpin), size: TestSize) -> io::Result<()> {
     let end = Instant::now() + Duration::from_secs(size.seconds);
     let (bytes, mut left, mut budget) = (vec![0; BUFFER], size.bytes, ByteBudget::default());
     while left > 0 && Instant::now() < end {
         let count = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
-        // All of them are alike: it does not matter how much of a piece has gone out.
+        // All bytes are the same, so a piece that was sent in part needs no care.
         let Ok(written) = timeout_at(end, to.write(&bytes[..count])).await else { break };
         let written = written?;
         left -= written as u64;
@@ -227,7 +225,7 @@ async fn pour(to: &mut (impl AsyncWrite + Unpin), size: TestSize) -> io::Result<
     to.shutdown().await
 }
 
-/// Takes bytes in to their end.
+/// Reads bytes to their end; fails if there are more than `most`.
 async fn drain(from: &mut (impl AsyncRead + Unpin), most: u64) -> io::Result<Carried> {
     let (mut buffer, mut budget) = (vec![0; BUFFER], ByteBudget::default());
     let (mut bytes, mut span) = (0, None);
@@ -238,7 +236,7 @@ async fn drain(from: &mut (impl AsyncRead + Unpin), most: u64) -> io::Result<Car
         }
         bytes += read as u64;
         if bytes > most {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes than were agreed on"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes than agreed"));
         }
         let now = Instant::now();
         span = Some((span.map_or(now, |(first, _last)| first), now));
@@ -252,7 +250,7 @@ async fn drain(from: &mut (impl AsyncRead + Unpin), most: u64) -> io::Result<Car
 mod tests {
     use super::*;
 
-    /// A link of 1 MB/s, in steps of 50 ms, on which the last bytes of the first step have waited.
+    /// The link carries 1 MB/s, in pieces of up to 50,000 bytes that are delayed by as long as they take.
     #[tokio::test(start_paused = true)]
     async fn the_rate_is_that_at_which_bytes_arrive() {
         let (mut near, mut far) = tokio::io::duplex(50_000);

@@ -1,10 +1,9 @@
 //! Proxies between services of the mesh and sockets outside it.
 //!
-//! Each carries bytes and nothing else: both directions with their own end, nothing lost at the close. `tcp` and
-//! `unix` carry streams, by `accept` (connections) and `copy` (bytes); `udp` carries datagrams, by `flows`;
-//! `command` gives each stream a terminal; `ip_router` carries the IP packets of a tun device; `link_test` throws bytes
-//! away, to see how fast they come. This room knows nodes
-//! and streams, and has never heard of work.
+//! Each only carries bytes: both directions end on their own, and nothing is lost at the close. `tcp` and `unix` carry
+//! streams, with `accept` (connections) and `copy` (bytes); `udp` carries datagrams, with `flows`; `command` gives each
+//! stream a terminal; `ip_router` carries the IP packets of a tun device; `link_test` discards bytes to measure how
+//! fast they arrive. This room knows nodes and streams, and nothing of work.
 
 mod accept;
 mod command;

@@ -1,4 +1,5 @@
-//! When something last showed life: what a flow or a connection that is silent for too long is known by.
+//! When something last showed life, to find flows and connections that are silent for too long. Refuses to know what
+//! they carry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// A sign of life. Clones are the same. The lock is held for one assignment.
+/// The time of the last sign of life. Clones share it. The lock is held for one assignment.
 #[derive(Debug, Clone)]
 pub(super) struct Pulse(Arc<Mutex<Instant>>);
 
@@ -23,7 +24,7 @@ impl Pulse {
         *self.0.lock()
     }
 
-    /// Ready once there was no beat for so long.
+    /// Ready once there was no beat for as long as `limit`.
     pub(super) async fn silence(&self, limit: Duration) {
         loop {
             let deadline = self.last() + limit;

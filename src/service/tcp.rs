@@ -1,7 +1,7 @@
 //! TCP proxies: from a local port into the mesh, and from a service of the mesh to an address.
 //!
-//! Owns the TCP side: the port, the options of sockets, the way to the address. Bytes are `copy`'s and
-//! connections `accept`'s business.
+//! Owns the TCP side: the port, the options of sockets, and connecting to the address. `copy` carries the bytes, and
+//! `accept` manages the connections.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,14 +14,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::accept::{self, Arrival, Source, Target};
-use super::copy::Local;
+use super::accept::{self, AcceptSource, Arrival, ServiceTarget};
+use super::copy::LocalSocket;
 use crate::node::NodeHandle;
 use crate::os::{
     self,
     address::{open_first, plain, resolve},
 };
-use crate::stream::{ListenError, StreamListener, Streams};
+use crate::stream::{StreamListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, Secured, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
 
@@ -32,15 +32,15 @@ const KEEPALIVE: TcpKeepalive =
 /// A local port whose connections lead to a service of the mesh.
 #[derive(Debug)]
 pub(crate) struct TcpServer {
-    port: Port,
-    target: Target,
+    port: LocalPort,
+    target: ServiceTarget,
 }
 
 impl TcpServer {
     /// Opens the port.
     ///
     /// # Errors
-    /// If the address cannot be had.
+    /// If the address cannot be resolved or bound.
     pub(crate) async fn bind(
         address: &str,
         streams: Streams,
@@ -48,20 +48,20 @@ impl TcpServer {
         service: ServiceName,
     ) -> io::Result<Self> {
         let listener = open_first(resolve(address).await?, os::tcp::listen)?;
-        Ok(Self { port: Port { listener, tls: None }, target: Target { streams, node, service, tls: None } })
+        Ok(Self {
+            port: LocalPort { listener, tls: None },
+            target: ServiceTarget { streams, node, service, tls: None },
+        })
     }
 
-    /// With TLS on the port, and on the way to the service.
+    /// Sets the TLS profiles of the port and of the service.
     #[must_use]
     pub(crate) fn with_tls(self, port: Option<ServerProfile>, service: Option<ClientProfile>) -> Self {
-        let port = Port { tls: port, ..self.port };
-        Self { port, target: Target { tls: service, ..self.target } }
+        let port = LocalPort { tls: port, ..self.port };
+        Self { port, target: ServiceTarget { tls: service, ..self.target } }
     }
 
     /// The address it listens on.
-    ///
-    /// # Errors
-    /// If the system does not say.
     #[cfg(test)]
     pub(crate) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.port.listener.local_addr()
@@ -75,7 +75,7 @@ impl TcpServer {
 
 /// A local port, with or without TLS.
 #[derive(Debug)]
-struct Port {
+struct LocalPort {
     listener: TcpListener,
     tls: Option<ServerProfile>,
 }
@@ -97,26 +97,28 @@ impl ByteStream for Secured<TcpStream> {
     }
 }
 
-impl Local for Box<dyn ByteStream> {
+impl LocalSocket for Box<dyn ByteStream> {
     fn complete(&self) {
         linger(self.tcp(), None);
     }
 }
 
-/// A connection that is ready to carry bytes. A handshake before that says itself why it ends.
+/// Makes a connection ready to carry bytes. Called after a handshake, because a reset would hide why a handshake
+/// failed.
 fn ready(stream: impl ByteStream + 'static) -> Box<dyn ByteStream> {
-    // With no time to linger the kernel closes with a reset, also for a process that is killed.
+    // With no time to linger the kernel closes with a reset, even if this process is killed.
     linger(stream.tcp(), Some(Duration::ZERO));
     Box::new(stream)
 }
 
 fn linger(socket: &TcpStream, time: Option<Duration>) {
     if let Err(error) = SockRef::from(socket).set_linger(time) {
-        debug!(%error, "the close of a proxy's connection may look like another one than it is");
+        debug!(%error, "cannot set how a proxy's connection is closed: the other end may take a reset for an end, \
+                        or an end for a reset");
     }
 }
 
-impl Source for Port {
+impl AcceptSource for LocalPort {
     type Socket = TcpStream;
     type Side = Box<dyn ByteStream>;
 
@@ -139,7 +141,7 @@ impl Source for Port {
     }
 }
 
-/// A service of the mesh whose streams lead to a TCP address.
+/// A service of the mesh, whose streams lead to a TCP address.
 #[derive(Debug)]
 pub(crate) struct TcpClient {
     node: NodeHandle,
@@ -149,8 +151,8 @@ pub(crate) struct TcpClient {
 }
 
 impl TcpClient {
-    /// Opens the service and advertises it. Whether anybody listens at the address shows with each stream.
-    /// The profiles are those of the service, and of the way to the address.
+    /// Opens the service and advertises it. Does not check whether anybody listens at the address; each stream does.
+    /// `tls_server` is the profile of the service, `tls_client` that of connections to the address.
     ///
     /// # Errors
     /// If the service cannot be opened.
@@ -160,7 +162,7 @@ impl TcpClient {
         address: String,
         tls_server: Option<ServerProfile>,
         tls_client: Option<ClientProfile>,
-    ) -> Result<Self, ListenError> {
+    ) -> Result<Self, StreamListenError> {
         let tags = BTreeMap::from([
             ("type".to_owned(), "TCP Proxy".to_owned()),
             ("address".to_owned(), address.clone()),

@@ -1,4 +1,4 @@
-//! Proxies over a small mesh in memory: what any stream proxy must hold to, and datagrams.
+//! Proxies over a small mesh in memory: the contract of any stream proxy, datagrams, and the command service.
 
 mod commands;
 mod datagrams;
@@ -21,7 +21,7 @@ fn service(name: &str) -> ServiceName {
     ServiceName::new(name).unwrap()
 }
 
-/// Nodes `a`, `b` and `c` in a line, with proxies that end with it.
+/// Nodes `a`, `b` and `c` in a line, and the tasks of their proxies.
 struct Rig {
     _lab: Lab,
     nodes: Vec<NodeHandle>,
@@ -38,12 +38,12 @@ impl Rig {
         Self { _lab: lab, nodes, stop, tasks, directory: tempfile::tempdir().unwrap() }
     }
 
-    /// Streams of the node at one end, and at the other.
+    /// The streams of `a` and of `c`.
     fn ends(&self) -> (Streams, Streams) {
         (Streams::new(self.nodes[0].clone()), Streams::new(self.nodes[2].clone()))
     }
 
-    /// Ends the proxies, and sees that they do end.
+    /// Stops the proxies, and checks that they end.
     async fn end(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -51,7 +51,7 @@ impl Rig {
     }
 }
 
-/// Bytes that repeat nowhere near.
+/// Bytes without a short period.
 fn pattern(size: usize, seed: u32) -> Vec<u8> {
     (0..size as u32).map(|i| (i.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

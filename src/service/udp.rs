@@ -1,7 +1,7 @@
 //! UDP proxies: from a local port into the mesh, and from a service of the mesh to an address.
 //!
-//! Owns what one flow does: a datagram socket on the other side for each source, and only answers of the very
-//! target go back. The bounds are `flows`' business. Datagrams get lost on full queues, as UDP's do.
+//! Owns what a flow does: each source gets a datagram socket on the other side, and only answers of the target itself
+//! go back. `flows` owns the bounds. Full queues drop datagrams, as with any UDP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,17 +15,17 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::flows::{FlowLimits, Flows, Inbox};
+use super::flows::{FlowInbox, FlowLimits, Flows};
 use crate::mesh::LocalService;
 use crate::node::{BindError, CountedBy, NodeHandle, OverlaySocket};
 use crate::os::address::{self, network_of};
 use crate::wire::{ConnType, MAX_PAYLOAD, NameHash, NodeId, ServiceName};
 
-/// Room for the largest datagram that the mesh carries, and one byte to know larger ones by.
+/// Room for the largest datagram that the mesh carries, and one byte more to recognise larger ones.
 const ROOM: usize = MAX_PAYLOAD + 1;
-/// Pause after a socket that could not receive.
+/// The pause after a socket has failed to receive.
 const REST: Duration = Duration::from_millis(200);
-/// How long a flow is dead whose address cannot be found.
+/// How long a flow whose socket cannot be connected stays in the table and drops its datagrams.
 const PENALTY: Duration = Duration::from_secs(5);
 
 /// A local port whose datagrams go to a service of the mesh.
@@ -41,7 +41,7 @@ impl UdpServer {
     /// Opens the port.
     ///
     /// # Errors
-    /// If the address cannot be had.
+    /// If the address cannot be resolved or bound.
     pub(crate) async fn bind(
         address: &str,
         node: NodeHandle,
@@ -54,9 +54,6 @@ impl UdpServer {
     }
 
     /// The address it listens on.
-    ///
-    /// # Errors
-    /// If the system does not say.
     #[cfg(test)]
     pub(crate) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
         self.socket.local_addr()
@@ -86,7 +83,7 @@ impl UdpServer {
 
 /// One source's flow into the mesh.
 async fn into_mesh(
-    mut inbox: Inbox,
+    mut inbox: FlowInbox,
     node: NodeHandle,
     (to_node, to_service): (NodeId, ServiceName),
     socket: Arc<UdpSocket>,
@@ -95,14 +92,13 @@ async fn into_mesh(
     let shown = address::plain(source);
     let overlay = match node.bind_ephemeral().await {
         Ok(overlay) => overlay,
-        Err(error) => return debug!(source = %shown, %error, "a datagram flow cannot begin"),
+        Err(error) => return debug!(source = %shown, %error, "cannot start a datagram flow"),
     };
     let to = to_node.hash();
     loop {
         tokio::select! {
             datagram = inbox.receive() => {
                 let Some(datagram) = datagram else { return };
-                // A full link drops datagrams.
                 let _dropped = overlay.try_send_to(to, to_service, &datagram);
             }
             answer = overlay.receive() => {
@@ -112,7 +108,6 @@ async fn into_mesh(
                     continue;
                 }
                 inbox.beat();
-                // A source that has gone gets nothing.
                 let _dropped = socket.send_to(&answer.payload, source).await;
             }
             notice = overlay.unreachable() => {
@@ -124,7 +119,7 @@ async fn into_mesh(
     }
 }
 
-/// A service of the mesh whose datagrams go to a UDP address.
+/// A service of the mesh, whose datagrams go to a UDP address.
 #[derive(Debug)]
 pub(crate) struct UdpClient {
     node: NodeHandle,
@@ -137,7 +132,7 @@ impl UdpClient {
     /// Opens the service and advertises it. The address is looked up for each new source.
     ///
     /// # Errors
-    /// If the service cannot be had.
+    /// If the service cannot be opened.
     pub(crate) async fn listen(
         node: &NodeHandle,
         service: ServiceName,
@@ -174,7 +169,7 @@ impl UdpClient {
 
 /// One source's flow out of the mesh.
 async fn out_of_mesh(
-    mut inbox: Inbox,
+    mut inbox: FlowInbox,
     overlay: Arc<OverlaySocket>,
     source: (NameHash, ServiceName),
     address: String,
@@ -182,7 +177,7 @@ async fn out_of_mesh(
     let socket = match connect(&address).await {
         Ok(socket) => socket,
         Err(error) => {
-            warn!(%address, %error, "a datagram flow cannot begin");
+            warn!(%address, %error, "cannot start a datagram flow");
             return sleep(PENALTY).await;
         }
     };
@@ -191,7 +186,7 @@ async fn out_of_mesh(
         tokio::select! {
             datagram = inbox.receive() => {
                 let Some(datagram) = datagram else { return };
-                // A target that is not there may come.
+                // The send may fail while nobody listens at the target, who may come later.
                 let _dropped = socket.send(&datagram).await;
             }
             answer = socket.recv(&mut buffer) => match answer {
@@ -219,7 +214,7 @@ async fn connect(address: &str) -> io::Result<UdpSocket> {
     Err(last)
 }
 
-/// The datagram as the mesh takes it.
+/// A copy of the datagram, unless it is too large for the mesh.
 fn carried(datagram: &[u8]) -> Option<Bytes> {
     if datagram.len() > MAX_PAYLOAD {
         debug!(size = datagram.len(), limit = MAX_PAYLOAD, "a datagram too large for the mesh is dropped");
@@ -228,9 +223,10 @@ fn carried(datagram: &[u8]) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(datagram))
 }
 
-/// Nobody listening at a target is reported here, too, and at once; anything else may last.
+/// Logs a receive error and pauses, because the error may last. Does not pause if nobody listens at a target, which the
+/// kernel reports once.
 async fn rest(error: &io::Error) {
-    debug!(%error, "a UDP proxy cannot receive, will go on trying");
+    debug!(%error, "a UDP proxy cannot receive, trying again");
     if error.kind() != io::ErrorKind::ConnectionRefused {
         sleep(REST).await;
     }

@@ -1,7 +1,7 @@
 //! Unix socket proxies: from a local socket into the mesh, and from a service of the mesh to a socket.
 //!
-//! Owns the Unix side. The socket's file and lock are [`crate::os::unix_socket`]'s, bytes are `copy`'s and
-//! connections `accept`'s business.
+//! Owns the Unix side. [`crate::os::unix_socket`] owns the socket's file and lock, `copy` carries the bytes, and
+//! `accept` manages the connections.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,11 +14,11 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::accept::{self, Arrival, Source, Target};
-use super::copy::Local;
+use super::accept::{self, AcceptSource, Arrival, ServiceTarget};
+use super::copy::LocalSocket;
 use crate::node::NodeHandle;
-use crate::os::unix_socket::{BindError, UnixSocket};
-use crate::stream::{ListenError, StreamListener, Streams};
+use crate::os::unix_socket::{UnixBindError, UnixSocket};
+use crate::stream::{StreamListenError, StreamListener, Streams};
 use crate::tls::{ClientProfile, ServerProfile};
 use crate::wire::{NodeId, ServiceName};
 
@@ -26,38 +26,38 @@ use crate::wire::{NodeId, ServiceName};
 #[derive(Debug)]
 pub(crate) struct UnixSocketServer {
     socket: UnixSocket,
-    target: Target,
+    target: ServiceTarget,
 }
 
 impl UnixSocketServer {
-    /// Binds the socket with file mode `mode`, replacing one that nobody holds. Needs a tokio runtime.
+    /// Binds the socket with file mode `mode`, and replaces a stale one. Needs a tokio runtime.
     ///
     /// # Errors
-    /// If the socket cannot be had.
+    /// If the socket cannot be bound.
     pub(crate) fn bind(
         path: &Path,
         mode: u32,
         streams: Streams,
         node: NodeId,
         service: ServiceName,
-    ) -> Result<Self, BindError> {
+    ) -> Result<Self, UnixBindError> {
         let socket = UnixSocket::bind(path, mode)?;
-        Ok(Self { socket, target: Target { streams, node, service, tls: None } })
+        Ok(Self { socket, target: ServiceTarget { streams, node, service, tls: None } })
     }
 
-    /// With TLS on the way to the service.
+    /// Sets the TLS profile of the service.
     #[must_use]
     pub(crate) fn with_tls(self, tls: Option<ClientProfile>) -> Self {
-        Self { target: Target { tls, ..self.target }, ..self }
+        Self { target: ServiceTarget { tls, ..self.target }, ..self }
     }
 
-    /// Serves until `stop`; the socket is gone once this returns.
+    /// Serves until `stop`; the socket's file is removed once this returns.
     pub(crate) async fn run(self, stop: CancellationToken) {
         accept::inward(self.socket, self.target, stop).await;
     }
 }
 
-/// A connection that says after its end, whenever it is read again, whether somebody is left at the other side.
+/// A connection that, read again after its end, fails if nobody is left at the other side.
 pub(super) struct UnixSide {
     socket: UnixStream,
     at_end: bool,
@@ -69,7 +69,7 @@ impl From<UnixStream> for UnixSide {
     }
 }
 
-impl Local for UnixSide {}
+impl LocalSocket for UnixSide {}
 
 impl AsyncRead for UnixSide {
     fn poll_read(
@@ -77,7 +77,7 @@ impl AsyncRead for UnixSide {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Even nothing cannot be sent to nobody. There is no keepalive to find that out.
+        // An empty write fails if the peer is gone. Unix sockets have no keepalive that would notice.
         if self.at_end
             && let Err(error) = self.socket.try_write(&[])
             && error.kind() != io::ErrorKind::WouldBlock
@@ -109,7 +109,7 @@ impl AsyncWrite for UnixSide {
     }
 }
 
-impl Source for UnixSocket {
+impl AcceptSource for UnixSocket {
     type Socket = UnixStream;
     type Side = UnixSide;
 
@@ -123,7 +123,7 @@ impl Source for UnixSocket {
     }
 }
 
-/// A service of the mesh whose streams lead to a Unix socket.
+/// A service of the mesh, whose streams lead to a Unix socket.
 #[derive(Debug)]
 pub(crate) struct UnixSocketClient {
     node: NodeHandle,
@@ -132,8 +132,8 @@ pub(crate) struct UnixSocketClient {
 }
 
 impl UnixSocketClient {
-    /// Opens the service and advertises it. Whether anybody listens on the socket shows with each stream.
-    /// With a profile, the service has TLS.
+    /// Opens the service and advertises it, with TLS if a profile is given. Does not check whether anybody listens on
+    /// the socket; each stream does.
     ///
     /// # Errors
     /// If the service cannot be opened.
@@ -142,7 +142,7 @@ impl UnixSocketClient {
         service: ServiceName,
         path: PathBuf,
         tls: Option<ServerProfile>,
-    ) -> Result<Self, ListenError> {
+    ) -> Result<Self, StreamListenError> {
         let filename = path.to_string_lossy().into_owned();
         info!(%service, filename, "proxy service open");
         let tags =

@@ -1,8 +1,8 @@
-//! A QUIC connection to a service: when it has to end, and how one that carries a single stream ends with it.
+//! A QUIC connection to a service: when it has to end, and how a connection with a single stream ends with that stream.
 //!
-//! How a connection ends matters to receptor nodes: a close that overtakes data makes them lose what they have not
-//! read yet. So only the dialer closes, once both sides have sent everything; the listener's side waits for that, for
-//! a while. Connections with many streams are `mux`'s.
+//! How a connection ends matters to receptor nodes: if a close overtakes data, they lose what they have not read yet.
+//! Therefore only the dialer closes, once both sides have sent everything; the listener waits for the close, for a
+//! limited time. Connections with many streams are `mux`'s.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use tokio::time::sleep;
 
-use super::far_end::{Doubt, FarEnd};
+use super::far_end::{FarDoubt, FarEnd};
 use super::mesh_stream::{Carrier, Halves, MeshStream};
 use super::socket::service_at;
 use super::windows::Windows;
@@ -19,26 +19,27 @@ use crate::congestion::InFlight;
 use crate::node::NodeHandle;
 use crate::tls::Guard;
 
-/// How a connection that has served its purpose is closed (docs/protocol.md#stream-closing).
+/// The code of a close that is no failure (docs/protocol.md#stream-closing).
 const NORMAL_CLOSE: VarInt = VarInt::from_u32(0);
-/// How a connection is closed whose certificate is no longer accepted.
+/// The code of a close because the certificate is no longer accepted.
 const REVOKED: VarInt = VarInt::from_u32(501);
-/// How a connection or stream is closed that cannot serve its purpose.
+/// The code of a connection or stream that is aborted.
 pub(super) const ABORTED: VarInt = VarInt::from_u32(500);
-/// How a direction is cancelled that nobody reads any more (docs/protocol.md#stream-closing).
+/// The code with which a direction is cancelled that nobody reads any more (docs/protocol.md#stream-closing).
 const READ_CANCELLED: VarInt = VarInt::from_u32(499);
-/// How long a far end that is said to be gone may take to answer, in addition to its round trips.
+/// How long a far end in doubt may take to answer, in addition to four round trips.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// How often it is asked: packets from before the restart may still arrive.
+/// How often a far end is asked. More than once, because packets sent before it went away may still arrive.
 const QUESTIONS: usize = 3;
-/// How often a way that is back is probed, and how long after such a probe the next one follows, at least.
+/// Most probes of a new route to the far end.
 const PROBES: usize = 20;
+/// The shortest pause after such a probe.
 const PROBE_AGAIN: Duration = Duration::from_millis(250);
-/// How long a connection on which nothing moves any more may take to end.
+/// How long an ending stream waits while nothing moves on its connection.
 const LINGER: Duration = Duration::from_secs(30);
-/// How often it is looked at within that time.
+/// How often the connection is looked at within that time.
 const LOOKS: u32 = 6;
-/// Acknowledgements that come within that time though nothing moves: keep-alives are acknowledged, too.
+/// Acknowledgements between two looks that are no progress, because keep-alives are acknowledged, too.
 const IDLE_ACKS: u64 = 4;
 
 /// Which end of the connection this is.
@@ -59,14 +60,15 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Closes the connection, from now on, when its far end is known to be gone or its certificate is revoked.
+    /// From now on, closes the connection when its far end is found to be gone or its certificate is revoked.
     pub(super) fn watch(&mut self) {
         let (connection, far_end, windows) =
             (self.connection.clone(), self.far_end.clone(), self.windows.clone());
         tokio::spawn(end_when_gone(self.node.clone(), connection, far_end, windows, self.guard.take()));
     }
 
-    /// The connection's only stream. A `strict` one that is dropped without a shutdown does not look complete.
+    /// The connection's only stream. If it is `strict`, a drop without a shutdown aborts it, so that it does not look
+    /// complete.
     pub(super) fn into_only_stream(mut self, halves: (SendStream, RecvStream), strict: bool) -> MeshStream {
         self.watch();
         let exclusive = Exclusive { side: self.side, strict };
@@ -74,7 +76,7 @@ impl Opened {
     }
 }
 
-/// The connection of a single stream, which ends with it.
+/// The hold of a single stream on its connection, which ends with the stream.
 #[derive(Debug)]
 pub(super) struct Exclusive {
     side: Side,
@@ -106,7 +108,7 @@ pub(super) fn close(connection: &Connection) {
     connection.close(NORMAL_CLOSE, b"normal close");
 }
 
-/// Runs what ends a stream in good order; without a runtime, closes its connection.
+/// Runs `ending` in a task; without a runtime, closes the connection at once.
 pub(super) fn spawn_or_close(connection: Connection, ending: impl Future<Output = ()> + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(ending)),
@@ -114,8 +116,8 @@ pub(super) fn spawn_or_close(connection: Connection, ending: impl Future<Output 
     }
 }
 
-/// Ends a stream in good order: what was written arrives, and what nobody will read is refused. Returns once the other
-/// end has everything, with `until_closed` once it has also closed the connection, or when it makes no progress.
+/// Ends a stream in good order: written bytes arrive, and reading is cancelled. Returns once the other end has
+/// everything (and, with `until_closed`, has closed the connection), or when there is no more progress.
 pub(super) async fn finish(connection: &Connection, halves: Halves, until_closed: bool) {
     let Halves { mut send, mut recv, .. } = halves;
     let _already = send.finish();
@@ -133,15 +135,15 @@ pub(super) async fn finish(connection: &Connection, halves: Halves, until_closed
     }
 }
 
-/// Says that nobody will read what still comes.
+/// Tells the peer that nobody reads any more.
 pub(super) fn cancel(recv: &mut RecvStream) {
     let _ended = recv.stop(READ_CANCELLED);
 }
 
-/// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait here for a slow link, and they are
-/// not lost as long as it takes some of them; a peer that has died is found out by its silence.
+/// Ready once nothing has moved on a connection for [`LINGER`]. Megabytes may wait for a slow link, and they are kept
+/// while it carries some of them. The idle timeout ends the connection of a dead peer.
 async fn stands_still(connection: &Connection) {
-    // Frames of streams that were sent, and of acknowledgements that came.
+    // Stream frames sent, and acknowledgements received.
     let movement = || {
         let stats = connection.stats();
         (stats.frame_tx.stream, stats.frame_rx.acks)
@@ -158,8 +160,8 @@ async fn stands_still(connection: &Connection) {
     }
 }
 
-/// Closes a connection when its far end is known to be gone, or its certificate is revoked. Returns when it has ended,
-/// for whatever reason.
+/// Closes a connection when its far end is found to be gone, or its certificate is revoked. Returns when the connection
+/// has ended, for whatever reason.
 async fn end_when_gone(
     node: NodeHandle,
     connection: Connection,
@@ -178,8 +180,8 @@ async fn end_when_gone(
         _ended = connection.closed() => {}
         doubt = outlives_its_far_end(&connection, &far_end, &windows) => {
             let reason = match doubt {
-                Doubt::Restarted => "node restarted",
-                Doubt::ServiceUnknown => "service unknown",
+                FarDoubt::Restarted => "node restarted",
+                FarDoubt::ServiceUnknown => "service unknown",
             };
             connection.close(NORMAL_CLOSE, reason.as_bytes());
         }
@@ -187,9 +189,8 @@ async fn end_when_gone(
     }
 }
 
-/// Sends something whenever a way to the far end is there again, or another one is taken: the link may have been replaced
-/// without a moment in between. What was in flight is lost, and QUIC by itself waits about as long again as the way was
-/// gone.
+/// Sends probes whenever the route to the far end comes back or changes. Packets in flight were lost, and QUIC by
+/// itself would wait for about as long as the route was gone. A link may also be replaced without a gap.
 async fn goes_on_when_back(node: &NodeHandle, connection: &Connection, windows: &Windows) -> Infallible {
     let far = service_at(connection.remote_address());
     let (Some((far, _)), Some(in_flight)) = (far, InFlight::on(connection)) else {
@@ -203,9 +204,9 @@ async fn goes_on_when_back(node: &NodeHandle, connection: &Connection, windows: 
             let before = received();
             in_flight.probe();
             windows.ask(connection);
-            // Its answers may not find the way back yet.
+            // The far end may not have a route back yet.
             sleep(connection.rtt().max(PROBE_AGAIN)).await;
-            // Packets from before may still arrive.
+            // Packets sent before the change may still arrive.
             if question >= QUESTIONS && received() != before {
                 break;
             }
@@ -213,9 +214,9 @@ async fn goes_on_when_back(node: &NodeHandle, connection: &Connection, windows: 
     }
 }
 
-/// Ready when the far end is said to have restarted, or to have no such service, and does not answer any more. Any node can
-/// say so in another's name, and the first packets after a restart may overtake the news of it: it proves nothing.
-async fn outlives_its_far_end(connection: &Connection, far_end: &FarEnd, windows: &Windows) -> Doubt {
+/// Ready when there is a doubt about the far end, and it does not answer any more. A doubt alone proves nothing: any
+/// node can send the news in another's name, and the new process's first packets may overtake the news of its restart.
+async fn outlives_its_far_end(connection: &Connection, far_end: &FarEnd, windows: &Windows) -> FarDoubt {
     let mut doubts = far_end.doubts();
     // The sender lives in `far_end`.
     while doubts.changed().await.is_ok() {

@@ -1,4 +1,5 @@
-//! Opening a stream to a service on another node.
+//! Opening a stream to a service on another node. Owns the endpoint of all dials and their errors; refuses to know what
+//! streams carry.
 
 use std::io;
 use std::sync::Arc;
@@ -14,26 +15,26 @@ use tokio::time::timeout;
 use super::connection::{Opened, Side};
 use super::far_end::{DialRefused, FarEnds};
 use super::mesh_stream::MeshStream;
-use super::mux::{Found, Lease, SharedConnection, SharedConnections};
+use super::mux::{ConnectionLease, FoundConnection, SharedConnection, SharedConnections};
 use super::settings;
 use super::socket::{MeshSocket, address};
 use super::tls::{self, Peer, TrustError};
-use super::windows::{Budget, Windows, default_buffers};
+use super::windows::{WindowBudget, Windows, default_buffers};
 use crate::node::{BindError, NodeHandle};
-use crate::tls::{ClientProfile, Expected, HandshakeError, Verdict};
+use crate::tls::{ClientProfile, Expected, HandshakeError, HandshakeVerdict};
 use crate::wire::{NodeId, ServiceName};
 
-/// How long an open connection may take, beside its round trips, to let another stream begin before one of its own is
-/// opened for it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long another stream may take to begin on an open shared connection, in addition to four round trips. After that
+/// the dialer looks for another connection.
+const SHARED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The reason why a stream could not be opened.
+/// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// No path to the node is known.
     #[error("no route to node {0}")]
     NoRoute(NodeId),
-    /// The node is there, the service is not.
+    /// The node has no such service.
     #[error("service {service} is unknown on node {node}")]
     ServiceUnknown {
         /// The node dialled.
@@ -48,10 +49,10 @@ pub enum DialError {
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
-        /// The node whose rule it was.
+        /// The node whose firewall it was.
         by: NodeId,
     },
-    /// Nothing came back in time.
+    /// No answer came in time.
     #[error("no answer from {node}:{service} within {} s", settings::HANDSHAKE_LIMIT.as_secs())]
     Timeout {
         /// The node dialled.
@@ -59,7 +60,7 @@ pub enum DialError {
         /// The service dialled.
         service: ServiceName,
     },
-    /// The listener names more authorities than a handshake can hold.
+    /// The listener names more authorities than fit in a handshake.
     #[error(
         "failed to connect to {node}:{service}: the handshake is larger than {} KiB: its tls-server trusts too many authorities (clientcas)",
         settings::LARGEST_HANDSHAKE >> 10
@@ -70,16 +71,17 @@ pub enum DialError {
         /// The service dialled.
         service: ServiceName,
     },
-    /// The listener gave up by itself.
+    /// The listener closed the connection with an internal error.
     #[error(
-        "failed to connect to {node}:{service}: {source}; a receptor node fails so if its tls-server trusts too many authorities (clientcas) to name all of them in a handshake"
+        "failed to connect to {node}:{service}: {source}; a receptor node fails like this if its tls-server trusts \
+         too many authorities (clientcas) to name them all in a handshake"
     )]
     ListenerFailed {
         /// The node dialled.
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
-        /// The error that it sent.
+        /// The listener's error.
         source: ConnectionError,
     },
     /// The handshake failed.
@@ -89,7 +91,7 @@ pub enum DialError {
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
-        /// What went wrong.
+        /// The connection's error.
         source: ConnectionError,
     },
     /// The certificate at the other end is not accepted.
@@ -99,7 +101,7 @@ pub enum DialError {
         node: NodeId,
         /// The service dialled.
         service: ServiceName,
-        /// Why.
+        /// Why the certificate was rejected.
         source: HandshakeError,
     },
     /// This node cannot dial at all.
@@ -122,10 +124,10 @@ pub enum SetupError {
 }
 
 impl DialError {
-    /// Whether the certificates do not fit: the dialler's or the listener's. That proves nothing: a node on the way can
-    /// write a close in the far end's name, and show a certificate of its own.
+    /// Whether a certificate was rejected: the dialer's or the listener's. That proves nothing, because a node on the
+    /// way can send a close in the far end's name, or show a certificate of its own.
     pub fn is_tls(&self) -> bool {
-        // Alerts of TLS are numbers of their own in QUIC (RFC 9001, section 4.8).
+        // QUIC has a range of error codes for TLS alerts (RFC 9001, section 4.8).
         let is_alert = |code: TransportErrorCode| (0x100..0x200).contains(&u64::from(code));
         match self {
             Self::Rejected { .. } => true,
@@ -162,7 +164,7 @@ impl From<DialError> for io::Error {
     }
 }
 
-/// Streams of one node. Clones are the same.
+/// Opens and accepts the streams of one node. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Streams {
     inner: Arc<Inner>,
@@ -171,20 +173,20 @@ pub struct Streams {
 #[derive(Debug)]
 struct Inner {
     node: NodeHandle,
-    budget: Budget,
+    budget: WindowBudget,
     dialer: OnceCell<OverlayEndpoint>,
 }
 
-/// All dials of a node share one socket: QUIC tells their connections apart.
+/// The socket that all dials of a node share: QUIC tells their connections apart.
 #[derive(Debug)]
 struct OverlayEndpoint {
     node: NodeHandle,
     endpoint: Endpoint,
     far_ends: Arc<FarEnds>,
-    /// For connections that carry one stream, and for those that may carry many.
+    /// For connections with one stream, and for connections that may carry many.
     configs: [ClientConfig; 2],
     shared: SharedConnections,
-    budget: Budget,
+    budget: WindowBudget,
 }
 
 /// The destination of a dial, and its TLS profile.
@@ -196,18 +198,18 @@ struct DialTarget<'a> {
 }
 
 impl Streams {
-    /// Streams over a node's datagrams. Their buffers have [`default_buffers`].
+    /// Streams over a node's datagrams, with [`default_buffers`] for their buffers.
     pub fn new(node: NodeHandle) -> Self {
-        let budget = Budget::new(default_buffers());
+        let budget = WindowBudget::new(default_buffers());
         Self { inner: Arc::new(Inner { node, budget, dialer: OnceCell::new() }) }
     }
 
-    /// Sets how many bytes the buffers of all streams may hold together. What they have already stays theirs.
+    /// Sets how many bytes the buffers of all streams may hold together. Buffers that are larger already do not shrink.
     pub fn set_buffers(&self, bytes: u64) {
         self.inner.budget.set(bytes);
     }
 
-    pub(super) fn budget(&self) -> &Budget {
+    pub(super) fn budget(&self) -> &WindowBudget {
         &self.inner.budget
     }
 
@@ -219,17 +221,13 @@ impl Streams {
     /// Opens a stream to a service that has no TLS profile.
     ///
     /// # Errors
-    /// [`DialError`], within the handshake's limit; at once if there is no route or no such service, or a firewall
-    /// rejects it.
+    /// [`DialError`], within the handshake's limit; at once if there is no route, no such service, or a firewall that
+    /// rejects the connection.
     pub async fn dial(&self, node: &NodeId, service: ServiceName) -> Result<MeshStream, DialError> {
         self.dial_with(node, service, None).await
     }
 
-    /// Opens a stream to a service under a TLS profile, if one is given: the listener's certificate must name
-    /// the node.
-    ///
-    /// # Errors
-    /// As [`Self::dial`].
+    /// Opens a stream to a service. If a TLS profile is given, the listener's certificate must name the node.
     pub async fn dial_with(
         &self,
         node: &NodeId,
@@ -239,12 +237,9 @@ impl Streams {
         self.open(DialTarget { node, service, tls }, false).await
     }
 
-    /// The same for many short streams: where the other end is one of our own nodes, they share a connection, which
-    /// costs one handshake for all of them and one silence for all if it breaks. A stream that is dropped before it
-    /// was shut down does not look complete to the other end.
-    ///
-    /// # Errors
-    /// As [`Self::dial`].
+    /// As [`Self::dial_with`], for many short streams: if the other end is one of our own nodes, they share a
+    /// connection, which needs one handshake for all. If it breaks, all of them stall. A stream that is dropped before
+    /// it was shut down does not look complete to the other end.
     pub async fn dial_shared(
         &self,
         node: &NodeId,
@@ -254,7 +249,7 @@ impl Streams {
         self.open(DialTarget { node, service, tls }, true).await
     }
 
-    /// Connections that were dialled and are open.
+    /// The number of open connections that were dialled.
     #[cfg(test)]
     pub(super) fn connections(&self) -> usize {
         self.inner.dialer.get().map_or(0, |dialer| dialer.endpoint.open_connections())
@@ -274,7 +269,7 @@ impl Streams {
         };
         tokio::select! {
             dialed = dial => dialed,
-            // The last route to it is gone. Callers that can wait for the node watch for its return.
+            // The last route to the node is gone. Callers that can wait watch for its return themselves.
             () = self.inner.node.disappears(node.hash()) => Err(DialError::NoRoute(node.clone())),
         }
     }
@@ -304,23 +299,23 @@ impl OverlayEndpoint {
         let key = (target.node.hash(), target.service, target.tls.map(|tls| tls.name().to_owned()));
         loop {
             match self.shared.find(&key, target.tls).await {
-                Found::Open(shared, lease) => {
-                    let limit = PATIENCE + shared.connection.rtt() * 4;
+                FoundConnection::Open(shared, lease) => {
+                    let limit = SHARED_WITHIN + shared.connection.rtt() * 4;
                     match self.another_stream(target, &shared, lease, limit).await {
-                        // The other end may have closed the connection, and the notice of that was lost.
+                        // The other end may have closed the connection, and its close was lost.
                         Err(DialError::Timeout { .. }) => {}
                         dialled => return dialled,
                     }
                 }
-                Found::Vacant(slot) => return self.first_stream(target, Some(slot)).await,
-                // Attempts that fail take long, and a node that does not share has every stream on a connection of
-                // its own: so this dialer waits for no other one.
-                Found::Failed => return self.first_stream(target, None).await,
+                FoundConnection::Vacant(slot) => return self.first_stream(target, Some(slot)).await,
+                // This dialer waits for no other attempt: attempts that fail take long, and a node that does not share
+                // needs a connection for each stream anyway.
+                FoundConnection::Failed => return self.first_stream(target, None).await,
             }
         }
     }
 
-    /// Opens a connection for this stream, and for others if the other end agrees.
+    /// Opens a connection for this stream, and for more streams if the other end agrees.
     async fn first_stream(
         &self,
         target: DialTarget<'_>,
@@ -346,7 +341,7 @@ impl OverlayEndpoint {
         &self,
         target: DialTarget<'_>,
         shared: &SharedConnection,
-        lease: Lease,
+        lease: ConnectionLease,
         limit: Duration,
     ) -> Result<MeshStream, DialError> {
         let halves = self.begin(target, &shared.connection, limit).await;
@@ -364,7 +359,7 @@ impl OverlayEndpoint {
         Ok(opened.into_only_stream(halves, strict))
     }
 
-    /// Begins a stream.
+    /// Begins a stream on an open connection.
     async fn begin(
         &self,
         target: DialTarget<'_>,
@@ -373,8 +368,7 @@ impl OverlayEndpoint {
     ) -> Result<(SendStream, RecvStream), DialError> {
         let begin = async {
             let (mut send, recv) = connection.open_bi().await?;
-            // Streams are not announced before something is written: one zero byte,
-            // docs/protocol.md#stream-opening.
+            // The peer learns of a stream by its first byte, a zero (docs/protocol.md#stream-opening).
             let wrote = send.write_all(&[0]).await;
             wrote.map_err(|_| connection.close_reason().unwrap_or(ConnectionError::LocallyClosed))?;
             Ok((send, recv))
@@ -386,17 +380,17 @@ impl OverlayEndpoint {
         }
     }
 
-    /// Opens a connection; with `share`, one that may carry many streams if the other end agrees.
+    /// Opens a connection; with `share`, it may carry many streams if the other end agrees.
     async fn connect(&self, target: DialTarget<'_>, share: bool) -> Result<Opened, DialError> {
         let DialTarget { node, service, tls: profile } = target;
         let (config, verdict) = match profile {
             Some(profile) => tls::client_of(profile, node, share).map_err(SetupError::from)?,
-            None => (self.configs[usize::from(share)].clone(), Verdict::default()),
+            None => (self.configs[usize::from(share)].clone(), HandshakeVerdict::default()),
         };
         let address = address(node.hash(), service);
         let far_end = self.far_ends.at(address);
         let refused = far_end.refused();
-        // The name is not sent; it keeps apart what TLS remembers of each node.
+        // The name is not sent. It separates the sessions that TLS caches for each node.
         let name = format!("n{}.mesh", node.hash());
         let connecting = self
             .endpoint
@@ -453,8 +447,8 @@ impl DialTarget<'_> {
     }
 }
 
-/// Whether a handshake failed since a message of it is larger than we take: in pieces that came out of order, which
-/// quinn counts, or all by itself, which rustls does and quinn passes on as text.
+/// Whether a handshake failed because one of its messages was too large. If its pieces came out of order, quinn counts
+/// them and has a code; otherwise rustls refuses the message and quinn passes its text on.
 fn is_too_large(code: TransportErrorCode, reason: &str) -> bool {
     let too_large = rustls::Error::InvalidMessage(rustls::InvalidMessage::HandshakePayloadTooLarge);
     code == TransportErrorCode::CRYPTO_BUFFER_EXCEEDED || reason == too_large.to_string()

@@ -1,8 +1,8 @@
-//! What the mesh says about the far ends of connections.
+//! What the mesh says about the far ends of connections. Refuses to know what is done about it.
 //!
-//! Nothing of it is proven. That the node has restarted, or has no such service, is a reason to ask for a connection that
-//! stands: it ends if nobody answers. A notice ends attempts to connect: `service unknown` if it comes from the node itself,
-//! as nobody else knows, `blocked by firewall` from any node.
+//! None of it is proven. News that the node has restarted, or has no such service, is a reason to probe an open
+//! connection, which ends if nobody answers. Notices end attempts to connect: `service unknown` only if it comes from
+//! the node itself, because no other node knows its services, and `blocked by firewall` from any node.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,40 +18,40 @@ use crate::wire::{NameHash, NodeId, Problem, Unreachable};
 /// What is known of the service at an address, for all connections to it.
 #[derive(Debug, Default)]
 pub(super) struct FarEnd {
-    /// The last reason to ask whether it is still there.
-    doubts: watch::Sender<Option<Doubt>>,
-    /// The last refusal of a packet. Attempts to connect that are under way fail.
+    /// The latest reason to doubt that the far end is still there.
+    doubts: watch::Sender<Option<FarDoubt>>,
+    /// The latest refusal of a packet, at which pending attempts to connect fail.
     refusals: watch::Sender<Option<DialRefused>>,
 }
 
-/// What is said of a far end, and may be true: then it has lost its connections.
+/// Unproven news of a far end. If true, the far end has lost its connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Doubt {
+pub(super) enum FarDoubt {
     Restarted,
     ServiceUnknown,
 }
 
-/// A packet of ours was refused.
+/// Why a packet of ours was refused.
 #[derive(Debug, Clone)]
 pub(super) enum DialRefused {
-    /// The node that it was for has no such service.
+    /// The node has no such service.
     ServiceUnknown,
-    /// A firewall has rejected it.
+    /// A firewall has rejected the packet.
     Blocked {
-        /// The node that it was for.
+        /// The node that the packet was for.
         node: NodeId,
-        /// The node whose rule it was.
+        /// The node whose firewall it was.
         by: NodeId,
     },
 }
 
 impl FarEnd {
     /// Changes with each new doubt.
-    pub(super) fn doubts(&self) -> watch::Receiver<Option<Doubt>> {
+    pub(super) fn doubts(&self) -> watch::Receiver<Option<FarDoubt>> {
         self.doubts.subscribe()
     }
 
-    /// Ready once a packet to the address is refused, from now on.
+    /// Ready at the next refusal of a packet to the address; earlier ones do not count.
     pub(super) fn refused(&self) -> impl Future<Output = DialRefused> + use<> {
         let mut refusals = self.refusals.subscribe();
         async move {
@@ -72,7 +72,7 @@ pub(super) struct FarEnds {
 }
 
 impl FarEnds {
-    /// The far end at an address; news of it come for as long as somebody holds it.
+    /// The far end at an address. It gets news for as long as somebody holds it.
     pub(super) fn at(&self, address: SocketAddr) -> Arc<FarEnd> {
         let mut far_ends = self.by_address.lock();
         if let Some(far_end) = far_ends.get(&address).and_then(Weak::upgrade) {
@@ -91,7 +91,7 @@ impl FarEnds {
         far_ends.retain(|address, far_end| {
             let Some(far_end) = far_end.upgrade() else { return false };
             if service_at(*address).is_some_and(|(at, _)| at == node) {
-                far_end.doubts.send_replace(Some(Doubt::Restarted));
+                far_end.doubts.send_replace(Some(FarDoubt::Restarted));
             }
             true
         });
@@ -102,7 +102,7 @@ impl FarEnds {
         let Some(far_end) = self.by_address.lock().get(&address).and_then(Weak::upgrade) else { return };
         match notice.problem {
             Problem::ServiceUnknown if by == notice.to_node => {
-                far_end.doubts.send_replace(Some(Doubt::ServiceUnknown));
+                far_end.doubts.send_replace(Some(FarDoubt::ServiceUnknown));
                 far_end.refusals.send_replace(Some(DialRefused::ServiceUnknown));
             }
             Problem::ServiceUnknown => {}
@@ -115,7 +115,7 @@ impl FarEnds {
         }
     }
 
-    /// Takes the notices that come to a socket, and news of restarts, until its node stops.
+    /// Passes on the notices that come to a socket, and news of restarts, until the node stops.
     pub(super) async fn follow(&self, socket: &MeshSocket) {
         let mut restarts = socket.overlay().node().restarts();
         loop {
@@ -126,7 +126,7 @@ impl FarEnds {
                 },
                 restarted = restarts.recv() => match restarted {
                     Ok(node) => self.on_restart(node),
-                    // Connections whose end was missed end by their silence.
+                    // A connection whose restart was missed ends later by its idle timeout.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
                 },
@@ -160,9 +160,9 @@ mod tests {
         far_ends.on_notice(&notice, node("b"));
         assert!(matches!(refused.now_or_never(), Some(DialRefused::ServiceUnknown)));
         assert!(doubts.has_changed().unwrap());
-        // An attempt that begins now asks anew.
+        // An attempt that begins now does not see the earlier refusal.
         assert!(Box::pin(far_end.refused()).now_or_never().is_none());
-        // A firewall's rule is known to any node, and says nothing of what stands.
+        // Any node may report a firewall, and that is no doubt about open connections.
         let blocked = Unreachable { problem: Problem::BlockedByFirewall, ..notice };
         let (refused, doubts) = (Box::pin(far_end.refused()), far_end.doubts());
         far_ends.on_notice(&blocked, node("hop"));

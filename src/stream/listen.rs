@@ -1,4 +1,5 @@
-//! Accepting streams on a service of this node.
+//! Accepting streams on a service of this node. Owns the handshakes and the queue of accepted streams; refuses to know
+//! what streams carry.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,14 +21,14 @@ use super::mux;
 use super::settings;
 use super::socket::{MeshSocket, service_at};
 use super::tls::{self, Peer, TrustError};
-use super::windows::{Budget, Windows};
+use super::windows::{WindowBudget, Windows};
 use crate::mesh::LocalService;
 use crate::node::NodeHandle;
-use crate::tls::{Expected, Handshakes, Rejection, ServerProfile, Verdict};
+use crate::tls::{Expected, HandshakeVerdict, Handshakes, Rejection, ServerProfile};
 use crate::wire::{ConnType, ServiceName};
 
 /// A service cannot accept streams.
-pub type ListenError = SetupError;
+pub type StreamListenError = SetupError;
 
 /// Streams that may wait to be accepted.
 const BACKLOG: usize = 128;
@@ -46,12 +47,12 @@ pub struct StreamListener {
     notices: AbortHandle,
     accepting: AbortHandle,
     released: CancellationToken,
-    /// Keeps further streams from beginning on shared connections once it is dropped.
+    /// When dropped, no further streams begin on shared connections.
     _closing: DropGuard,
 }
 
 impl Streams {
-    /// Opens a service for streams without a TLS profile; with `tags`, the mesh learns of it.
+    /// Opens a service for streams without a TLS profile; advertises it if there are `tags`.
     ///
     /// # Errors
     /// If the service is reserved or open already, or the node has stopped.
@@ -59,21 +60,18 @@ impl Streams {
         &self,
         service: ServiceName,
         tags: Option<BTreeMap<String, String>>,
-    ) -> Result<StreamListener, ListenError> {
+    ) -> Result<StreamListener, StreamListenError> {
         self.listen_with(service, tags, None).await
     }
 
-    /// Opens a service for streams, under a TLS profile if one is given. Where the profile requires client
-    /// certificates, one must name the node that dials.
-    ///
-    /// # Errors
-    /// As [`Self::listen`].
+    /// Opens a service for streams, under a TLS profile if one is given. If the profile requires client certificates,
+    /// the dialer's certificate must name its node.
     pub async fn listen_with(
         &self,
         service: ServiceName,
         tags: Option<BTreeMap<String, String>>,
         tls: Option<ServerProfile>,
-    ) -> Result<StreamListener, ListenError> {
+    ) -> Result<StreamListener, StreamListenError> {
         let config = match &tls {
             Some(profile) => tls::server_of(profile, Expected::Anyone)?.0,
             None => tls::server()?,
@@ -112,7 +110,7 @@ impl StreamListener {
         self.accepted.recv().await
     }
 
-    /// Closes the service as dropping it does, and waits until its name is free to be opened again.
+    /// Closes the service as dropping it does, and waits until its name can be bound again.
     pub async fn close(self) {
         let released = self.released.clone();
         drop(self);
@@ -133,7 +131,7 @@ impl Drop for StreamListener {
     }
 }
 
-/// Lets streams that are about to end do so in good order, then ends the others.
+/// Gives streams time to end in good order, then ends the rest.
 async fn end(endpoint: Endpoint) {
     let _others_are_left = timeout(FAREWELL, endpoint.wait_idle()).await;
     endpoint.close(PROTOCOL_ERROR, b"Listener Closed");
@@ -144,10 +142,10 @@ async fn end(endpoint: Endpoint) {
 struct Acceptor {
     node: NodeHandle,
     far_ends: Arc<FarEnds>,
-    budget: Budget,
+    budget: WindowBudget,
     accepted: mpsc::Sender<MeshStream>,
     tls: Option<ServerProfile>,
-    /// The service is closed: no more streams begin.
+    /// Cancelled when the service is closed: then no more streams begin.
     closing: CancellationToken,
 }
 
@@ -162,8 +160,8 @@ async fn accept_all(endpoint: Endpoint, acceptor: Acceptor) {
             () = handshakes.next() => continue,
         };
         if handshakes.are_suspicious() && !incoming.remote_address_validated() {
-            // Packets come from wherever their sender says: a dialer has to show first that it gets answers. Only one
-            // that was asked already may not be asked again, and this one was not.
+            // Anybody can forge a sender's address, so the dialer has to show first that it gets answers. `retry`
+            // cannot fail, because the address is not validated yet.
             let _asked = incoming.retry();
         } else {
             let acceptor = acceptor.clone();
@@ -172,29 +170,29 @@ async fn accept_all(endpoint: Endpoint, acceptor: Acceptor) {
     }
 }
 
-/// The reason why a dialer was rejected.
+/// Why a dialer was rejected.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum DialerRefusal {
     #[error(transparent)]
     Connection(#[from] quinn::ConnectionError),
     #[error("TLS profile {profile}: {rejection}")]
     Certificate { profile: String, rejection: Rejection },
     #[error(transparent)]
     Trust(#[from] TrustError),
-    #[error("the node's connections have their share of the buffers (streambuffers)")]
+    #[error("the node's connections have used up their share of the buffers (streambuffers)")]
     TooMany,
     #[error("its first byte was not the zero that every stream begins with")]
     FirstByte,
 }
 
 impl Acceptor {
-    /// From the first packet until the dialer has proved that it speaks the protocol. What comes of it goes on in a
-    /// task of its own.
+    /// Takes a dialer from its first packet to its first byte. The accepted stream or connection goes on in a task of
+    /// its own.
     async fn shake_hands(self, incoming: quinn::Incoming) {
         let from = incoming.remote_address();
         match timeout(settings::HANDSHAKE_LIMIT, self.accept(incoming)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error @ (Refusal::Certificate { .. } | Refusal::TooMany))) => {
+            Ok(Err(error @ (DialerRefusal::Certificate { .. } | DialerRefusal::TooMany))) => {
                 warn!(%from, %error, "stream refused");
             }
             Ok(Err(error)) => debug!(%from, %error, "stream refused"),
@@ -202,13 +200,13 @@ impl Acceptor {
         }
     }
 
-    async fn accept(&self, incoming: quinn::Incoming) -> Result<(), Refusal> {
+    async fn accept(&self, incoming: quinn::Incoming) -> Result<(), DialerRefusal> {
         let far_end = self.far_ends.at(incoming.remote_address());
         let refused = far_end.refused();
-        // The dialer cannot learn of it: our answers are what is rejected.
+        // The dialer cannot be told, because a firewall rejects our answers to it.
         let never = async move {
             if let DialRefused::Blocked { node, by } = refused.await {
-                warn!(dialer = %node, firewall = %by, "a stream cannot begin: our answers are blocked by a firewall");
+                warn!(dialer = %node, firewall = %by, "cannot start a stream: a firewall blocks this node's answers");
             }
             std::future::pending::<Infallible>().await
         };
@@ -218,7 +216,7 @@ impl Acceptor {
         }
     }
 
-    async fn establish(&self, incoming: quinn::Incoming, far_end: Arc<FarEnd>) -> Result<(), Refusal> {
+    async fn establish(&self, incoming: quinn::Incoming, far_end: Arc<FarEnd>) -> Result<(), DialerRefusal> {
         let from = service_at(incoming.remote_address()).map(|(node, _)| node);
         let (connection, guard) = match &self.tls {
             None => (incoming.await?, None),
@@ -232,10 +230,10 @@ impl Acceptor {
             }
         };
         let shared = Peer::of(&connection).shares();
-        // Only for a connection that is established: anybody can begin one in another node's name.
+        // Counted only after the handshake, because anybody can begin a connection in another node's name.
         let Some(windows) = from.and_then(|node| Windows::of_visitor(&self.budget, node, shared)) else {
             connection.close(TOO_MANY, b"too many connections");
-            return Err(Refusal::TooMany);
+            return Err(DialerRefusal::TooMany);
         };
         let node = self.node.clone();
         let opened = Opened { node, connection, side: Side::Listener, far_end, windows, guard };
@@ -253,12 +251,12 @@ impl Acceptor {
 
     /// Hands a stream to the listener's owner.
     async fn hand_over(&self, stream: MeshStream) {
-        // Where a profile requires one, nobody gets in without a certificate that names the dialing node.
+        // If the profile requires a client certificate, the handshake has verified that it names the dialing node.
         let certified = self.tls.as_ref().is_some_and(ServerProfile::requires_client_certificate);
         let _closed = self.accepted.send(stream.certified(certified)).await;
     }
 
-    /// Accepts the streams of a shared connection until it is closed or the service is.
+    /// Accepts the streams of a shared connection until the connection or the service is closed.
     async fn accept_streams(self, incoming: mux::Incoming) {
         let incoming = Arc::new(incoming);
         loop {
@@ -278,18 +276,24 @@ impl Acceptor {
     }
 }
 
-/// Takes the byte that every stream begins with.
-async fn first_byte((send, mut recv): (SendStream, RecvStream)) -> Result<(SendStream, RecvStream), Refusal> {
+/// Reads the byte that every stream begins with.
+async fn first_byte(
+    (send, mut recv): (SendStream, RecvStream),
+) -> Result<(SendStream, RecvStream), DialerRefusal> {
     let mut first = [0xff];
     match recv.read_exact(&mut first).await {
         Ok(()) if first == [0] => Ok((send, recv)),
-        Ok(()) | Err(_) => Err(Refusal::FirstByte),
+        Ok(()) | Err(_) => Err(DialerRefusal::FirstByte),
     }
 }
 
-/// Why a handshake under a profile failed: for the certificate, if that was it.
-fn refused(profile: &ServerProfile, verdict: &Verdict, error: quinn::ConnectionError) -> Refusal {
-    verdict.rejection().map_or(Refusal::Connection(error), |rejection| Refusal::Certificate {
+/// Why a handshake under a profile failed: a rejected certificate, or an error of the connection.
+fn refused(
+    profile: &ServerProfile,
+    verdict: &HandshakeVerdict,
+    error: quinn::ConnectionError,
+) -> DialerRefusal {
+    verdict.rejection().map_or(DialerRefusal::Connection(error), |rejection| DialerRefusal::Certificate {
         profile: profile.name().to_owned(),
         rejection: rejection.clone(),
     })

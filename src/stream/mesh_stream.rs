@@ -1,7 +1,7 @@
 //! A byte stream to a service on another node, with half-close.
 //!
-//! Owns reading and writing. How a stream ends depends on its connection: one that is its own ([`Exclusive`]), or one
-//! that it shares with others ([`Shared`]).
+//! Owns reading and writing. How a stream ends depends on its connection, which is its own ([`Exclusive`]) or shared
+//! with other streams ([`Shared`]). Refuses to know what a stream carries.
 
 use std::io;
 use std::pin::Pin;
@@ -18,9 +18,9 @@ use super::tls::Peer;
 use super::windows::{Turn, Windows};
 use crate::wire::{NameHash, ServiceName};
 
-/// A byte stream to a service on another node. Shutting it down ends the direction of writing only; dropping it ends
-/// both. A stream that was opened to be shared and is dropped without a shutdown does not look complete to the other
-/// end; any other does.
+/// A byte stream to a service on another node. Shutting it down ends only the direction of writing; dropping it ends
+/// both. If a stream of [`Streams::dial_shared`](super::Streams::dial_shared) is dropped without a shutdown, it does
+/// not look complete to the other end; any other stream does.
 #[derive(Debug)]
 pub struct MeshStream {
     connection: Connection,
@@ -43,18 +43,18 @@ pub(super) enum Carrier {
 pub(super) struct Halves {
     pub(super) send: SendStream,
     pub(super) recv: RecvStream,
-    /// The direction of writing was ended in order.
+    /// Whether the stream was shut down.
     pub(super) shut: bool,
-    /// Anything has come.
+    /// Whether any byte was received.
     pub(super) heard: bool,
-    /// There once a writer has had to wait.
-    refusal: Option<Refusal>,
+    /// Set while a writer waits.
+    refusal: Option<PeerStopped>,
 }
 
-/// Ready when the peer reads no more, or has everything.
-struct Refusal(Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>);
+/// Ready when the peer reads no more, or has received everything.
+struct PeerStopped(Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>);
 
-impl std::fmt::Debug for Refusal {
+impl std::fmt::Debug for PeerStopped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Refusal")
     }
@@ -71,7 +71,7 @@ impl MeshStream {
         Self { connection, windows, turn: Turn::default(), certified: false, open: Some((halves, carrier)) }
     }
 
-    /// Notes whether a verified certificate names the node at the other end.
+    /// Sets whether a verified certificate names the node at the other end.
     pub(super) fn certified(mut self, certified: bool) -> Self {
         self.certified = certified;
         self
@@ -87,7 +87,7 @@ impl MeshStream {
         Peer::of(&self.connection)
     }
 
-    /// Whether the other end is one of our own nodes, as far as that is known.
+    /// Whether the other end is known to be one of our own nodes.
     pub fn leads_to_our_own(&self) -> bool {
         self.peer().shares()
     }
@@ -97,8 +97,8 @@ impl MeshStream {
         service_at(self.connection.remote_address())
     }
 
-    /// Ready once the connection has ended, for whatever reason, or nobody at the other end reads this stream of a
-    /// shared one. Does not borrow the stream.
+    /// Ready once the connection has ended, for whatever reason, or, on a shared connection, the other end has stopped
+    /// reading this stream. Does not borrow the stream.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
         let connection = self.connection.clone();
         let stopped = match &self.open {
@@ -109,7 +109,7 @@ impl MeshStream {
             if let Some(stopped) = stopped {
                 tokio::select! {
                     _cause = connection.closed() => return,
-                    // Otherwise everything has arrived, or the connection has ended.
+                    // In any other case everything has arrived, or the connection has ended.
                     stopped = stopped => if matches!(stopped, Ok(Some(_))) { return },
                 }
             }
@@ -117,8 +117,8 @@ impl MeshStream {
         }
     }
 
-    /// Ends the stream at once, so that the other side does not take it for complete. What the other side has not
-    /// received yet is lost.
+    /// Ends the stream at once, so that it does not look complete to the other side. Bytes that have not arrived yet
+    /// are lost.
     pub fn abort(mut self, reason: &str) {
         match self.open.take() {
             Some((_, Carrier::Exclusive(exclusive))) => exclusive.abort(&self.connection, reason),
@@ -163,15 +163,14 @@ impl AsyncWrite for MeshStream {
         let written = AsyncWrite::poll_write(Pin::new(&mut *send), cx, buf);
         if written.is_pending() {
             windows.blocked(connection, turn);
-            // quinn does not wake a writer that waits for room on the connection when its stream is stopped meanwhile,
-            // nor afterwards for new room, as its stream has none either: it would wait for as long as the connection
-            // lives.
-            let stopped = refusal.get_or_insert_with(|| Refusal(Box::pin(send.stopped())));
+            // A writer that waits for room on the connection is not woken by quinn when the peer stops its stream, nor
+            // later when there is room. It would wait until the connection ends.
+            let stopped = refusal.get_or_insert_with(|| PeerStopped(Box::pin(send.stopped())));
             let stopped = ready!(stopped.0.as_mut().poll(cx));
             *refusal = None;
             return match stopped {
                 Ok(Some(code)) => Poll::Ready(Err(WriteError::Stopped(code).into())),
-                // The write itself wakes the writer.
+                // `poll_write` above has registered the waker.
                 Ok(None) | Err(_) => Poll::Pending,
             };
         }
@@ -187,7 +186,7 @@ impl AsyncWrite for MeshStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let halves = self.halves()?;
-        // Ended twice, or stopped by the peer: either way nothing more is written.
+        // Fails if the stream was ended before or stopped by the peer: nothing more is written in either case.
         let _already = halves.send.finish();
         halves.shut = true;
         Poll::Ready(Ok(()))

@@ -1,13 +1,15 @@
 //! Streams between services: QUIC connections whose UDP datagrams are the mesh's datagrams.
 //!
-//! - `dial` and `listen` open connections; `mesh_stream` is a plain byte stream over one.
-//! - `connection` is one that ends with its only stream; `mux` lets many streams of our own nodes share one.
+//! - `dial` and `listen` open connections; `mesh_stream` is a plain byte stream over a connection.
+//! - `connection` knows when a connection ends; `mux` lets many streams of our own nodes share a connection.
 //! - `socket` lets quinn send and receive on an overlay socket; an address is a node's hash and a service.
-//! - `tls` is the trust of streams, with and without a user's profile; `settings` are the limits of QUIC.
-//! - `windows` shares the node's memory for streams out among connections; `far_end` is what the mesh says of an address.
+//! - `tls` decides which certificates are trusted, with and without a user's profile; `settings` has the limits of
+//!   QUIC.
+//! - `windows` divides the node's memory for streams among connections; `far_end` keeps what the mesh says of an
+//!   address.
 //!
-//! One connection carries one bidirectional stream, which begins with a zero byte (docs/protocol.md#stream-opening);
-//! only our own nodes agree on more of them. This room does not know who uses it.
+//! A connection carries one bidirectional stream, which begins with a zero byte (docs/protocol.md#stream-opening);
+//! only our own nodes agree on more streams. This room does not know who uses it.
 
 mod connection;
 mod dial;
@@ -21,7 +23,7 @@ mod tls;
 mod windows;
 
 pub use dial::{DialError, SetupError, Streams};
-pub use listen::{ListenError, StreamListener};
+pub use listen::{StreamListenError, StreamListener};
 pub use mesh_stream::MeshStream;
 pub use tls::Peer;
 pub use windows::default_buffers;

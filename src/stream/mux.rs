@@ -1,7 +1,7 @@
-//! Connections that carry many streams, which only our own nodes understand: both ends agree on it by the protocol's
-//! name in the handshake ([`Peer`]). A dialer opens one for all that it sends to a service under one TLS profile, counts
-//! its streams, and closes it when it has had none for a while.
-//! Knows nothing of how a connection is opened, nor of what its streams carry.
+//! Connections that carry many streams, which only our own nodes understand: both ends agree on this by the protocol's
+//! name in the handshake ([`Peer`](super::tls::Peer)). A dialer opens one connection for all streams to a service under
+//! one TLS profile, counts the streams, and closes the connection when it has had none for a while. Does not know how a
+//! connection is opened, nor what its streams carry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,50 +13,51 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::timeout;
 
 use super::connection::{ABORTED, Opened, Side, cancel, close, finish, spawn_or_close};
-use super::far_end::Doubt;
+use super::far_end::FarDoubt;
 use super::mesh_stream::{Carrier, Halves, MeshStream};
 use super::windows::Windows;
 use crate::tls::ClientProfile;
 use crate::wire::{NameHash, ServiceName};
 
-/// Streams that a listener allows on one connection. A dialer opens another connection well before, as streams that
-/// have ended here may not have ended there yet.
+/// Streams that a listener allows on one connection.
 pub(super) const MOST_STREAMS: u32 = 256;
+/// Streams on a connection after which a dialer opens another one. Fewer than [`MOST_STREAMS`], because streams that
+/// have ended at the dialer may still be open at the listener.
 const ENOUGH_STREAMS: usize = 192;
 /// How long a connection without streams is kept.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Counts the streams of one connection. Clones count together.
+/// Counts the streams of one connection. Clones share the count.
 #[derive(Debug, Clone)]
 struct Leases(Arc<watch::Sender<LeaseCount>>);
 
 #[derive(Debug, Default)]
 struct LeaseCount {
     open: usize,
-    /// All that were ever taken: one may come and go between two looks.
+    /// Leases ever taken, to notice a stream that began and ended between two looks at `open`.
     taken: u64,
-    /// No more are given.
+    /// Whether no more leases are given.
     retired: bool,
 }
 
 /// Held by one stream of a connection.
 #[derive(Debug)]
-pub(super) struct Lease(Leases);
+pub(super) struct ConnectionLease(Leases);
 
 impl Leases {
     fn new() -> Self {
         Self(Arc::new(watch::Sender::new(LeaseCount::default())))
     }
 
-    /// One more, unless there are enough, or no more are given.
-    fn take(&self, most: usize) -> Option<Lease> {
+    /// One more lease, unless `most` are held or no more are given.
+    fn take(&self, most: usize) -> Option<ConnectionLease> {
         let taken = self.0.send_if_modified(|count| {
             let room = !count.retired && count.open < most;
             count.open += usize::from(room);
             count.taken += u64::from(room);
             room
         });
-        taken.then(|| Lease(self.clone()))
+        taken.then(|| ConnectionLease(self.clone()))
     }
 
     /// Gives no more leases.
@@ -64,13 +65,14 @@ impl Leases {
         self.0.send_modify(|count| count.retired = true);
     }
 
-    /// Ready once none is held and no more are given.
+    /// Ready once no lease is held and no more are given.
     async fn ended(&self) {
         // The sender lives in self, so this cannot fail.
         let _ = self.0.subscribe().wait_for(|count| count.retired && count.open == 0).await;
     }
 
-    /// Retires them once none was held for a while. Ready once they are retired, for whatever reason, and none is held.
+    /// Retires the leases once none was held for [`KEPT`]. Ready once they are retired, for whatever reason, and none
+    /// is held.
     async fn idle(&self) {
         let mut counts = self.0.subscribe();
         loop {
@@ -92,35 +94,35 @@ impl Leases {
     }
 }
 
-impl Lease {
-    /// Lets no more streams begin on the connection: this one was of no use.
+impl ConnectionLease {
+    /// Lets no more streams begin on the connection, because this one failed.
     pub(super) fn retire_connection(&self) {
         self.0.retire();
     }
 }
 
-impl Drop for Lease {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| count.open -= 1);
     }
 }
 
-/// A stream's share of a connection, which the stream must not close.
+/// A stream's hold on a shared connection, which the stream must not close.
 #[derive(Debug)]
 pub(super) struct Shared {
     side: Side,
-    lease: Lease,
+    lease: ConnectionLease,
 }
 
 impl Shared {
-    /// Ends the stream at once, so that it does not look complete.
+    /// Ends the stream at once. To the other end it does not look complete.
     pub(super) fn abort(self, Halves { mut send, mut recv, .. }: Halves) {
         let _already = send.reset(ABORTED);
         let _ended = recv.stop(ABORTED);
     }
 
-    /// Ends the stream in good order if it was shut down. One on which nothing came back leaves the connection to no
-    /// other.
+    /// Ends the stream in good order if it was shut down. If the dialer received nothing on it, no more streams begin
+    /// on the connection.
     pub(super) fn end(self, connection: Connection, mut halves: Halves) {
         if self.side == Side::Dialer && !halves.heard {
             self.lease.retire_connection();
@@ -131,7 +133,7 @@ impl Shared {
                 drop(self.lease);
             });
         } else {
-            // Nothing of it has to arrive any more.
+            // Nothing that was written has to arrive any more.
             let _already = halves.send.reset(ABORTED);
             cancel(&mut halves.recv);
         }
@@ -143,14 +145,15 @@ impl Shared {
 pub(super) struct SharedConnection {
     pub(super) connection: Connection,
     windows: Arc<Windows>,
-    /// Changed since the connection was opened: the far end may be another one by now, or gone.
-    doubts: watch::Receiver<Option<Doubt>>,
+    /// Changes when the far end may have restarted or be gone.
+    doubts: watch::Receiver<Option<FarDoubt>>,
     profile: Option<ClientProfile>,
     leases: Leases,
 }
 
 impl SharedConnection {
-    /// Takes over a connection that was just opened under a profile, and closes it when it is no longer needed.
+    /// Takes over a connection that was just opened under a profile, and closes it when it has had no stream for a
+    /// while.
     pub(super) fn new(mut opened: Opened, profile: Option<ClientProfile>) -> Self {
         opened.watch();
         opened.windows.allow_many(&opened.connection);
@@ -167,8 +170,8 @@ impl SharedConnection {
         shared
     }
 
-    /// A lease for one more stream, unless the connection is not fit for it. Then no other stream begins on it either.
-    pub(super) fn lease(&self, profile: Option<&ClientProfile>) -> Option<Lease> {
+    /// A lease for one more stream. `None` if the connection is unfit or full: then no more streams begin on it at all.
+    pub(super) fn lease(&self, profile: Option<&ClientProfile>) -> Option<ConnectionLease> {
         let fit =
             self.is_open() && !self.doubts.has_changed().unwrap_or(true) && self.profile.as_ref() == profile;
         let lease = fit.then(|| self.leases.take(ENOUGH_STREAMS)).flatten();
@@ -182,8 +185,8 @@ impl SharedConnection {
         self.connection.close_reason().is_none()
     }
 
-    /// A stream that has begun.
-    pub(super) fn stream(&self, halves: (SendStream, RecvStream), lease: Lease) -> MeshStream {
+    /// The stream over these halves, which has begun.
+    pub(super) fn stream(&self, halves: (SendStream, RecvStream), lease: ConnectionLease) -> MeshStream {
         let carrier = Carrier::Shared(Shared { side: Side::Dialer, lease });
         MeshStream::new(self.connection.clone(), self.windows.clone(), halves, carrier)
     }
@@ -206,15 +209,15 @@ impl Incoming {
         Self { connection: opened.connection, windows: opened.windows, leases: Leases::new() }
     }
 
-    /// The next stream, before its first byte was read; `None` once the connection has ended. Cancel safe.
-    pub(super) async fn accept(&self) -> Option<((SendStream, RecvStream), Lease)> {
+    /// The next stream, whose first byte is still unread; `None` once the connection has ended. Cancel safe.
+    pub(super) async fn accept(&self) -> Option<((SendStream, RecvStream), ConnectionLease)> {
         let halves = self.connection.accept_bi().await.ok()?;
-        // QUIC lets the dialer open no more than this.
+        // The limit is QUIC's, which lets the dialer open at most `MOST_STREAMS`.
         Some((halves, self.leases.take(usize::MAX)?))
     }
 
-    /// A stream whose first byte was right.
-    pub(super) fn stream(&self, halves: (SendStream, RecvStream), lease: Lease) -> MeshStream {
+    /// The stream over these halves, whose first byte was read and was right.
+    pub(super) fn stream(&self, halves: (SendStream, RecvStream), lease: ConnectionLease) -> MeshStream {
         let carrier = Carrier::Shared(Shared { side: Side::Listener, lease });
         MeshStream::new(self.connection.clone(), self.windows.clone(), halves, carrier)
     }
@@ -230,28 +233,28 @@ impl Incoming {
 /// The service at the other end of a connection, and the name of the profile that it was opened under.
 pub(super) type SharedKey = (NameHash, ServiceName, Option<String>);
 
-/// The place of one connection. Locked by the dialer that opens it, for whom the others wait.
+/// The place of one connection. The dialer that opens the connection holds the lock, and the others wait for it.
 type Slot = Arc<tokio::sync::Mutex<Option<SharedConnection>>>;
 
-/// The connections that a node has opened to be shared.
+/// The shared connections that a node has opened.
 #[derive(Debug, Default)]
 pub(super) struct SharedConnections {
     by_key: Mutex<BTreeMap<SharedKey, Slot>>,
 }
 
-/// The answer to a dialer that looks for a connection.
-pub(super) enum Found {
+/// The result of looking for a shared connection.
+pub(super) enum FoundConnection {
     /// A connection, and a lease for a stream on it.
-    Open(SharedConnection, Lease),
-    /// Nothing: the dialer opens a connection, and puts it here for the others, who wait until then.
+    Open(SharedConnection, ConnectionLease),
+    /// No connection: the dialer opens one and puts it here. Other dialers wait until then.
     Vacant(OwnedMutexGuard<Option<SharedConnection>>),
-    /// Nothing, and another dialer's attempt has just failed.
+    /// No connection, and another dialer's attempt has just failed.
     Failed,
 }
 
 impl SharedConnections {
     /// A connection for a stream; waits while another dialer opens one.
-    pub(super) async fn find(&self, key: &SharedKey, profile: Option<&ClientProfile>) -> Found {
+    pub(super) async fn find(&self, key: &SharedKey, profile: Option<&ClientProfile>) -> FoundConnection {
         let slot = self.slot(key);
         let (mut slot, waited) = match slot.clone().try_lock_owned() {
             Ok(slot) => (slot, false),
@@ -260,14 +263,14 @@ impl SharedConnections {
         match &*slot {
             Some(shared) => {
                 if let Some(lease) = shared.lease(profile) {
-                    return Found::Open(shared.clone(), lease);
+                    return FoundConnection::Open(shared.clone(), lease);
                 }
             }
-            None if waited => return Found::Failed,
+            None if waited => return FoundConnection::Failed,
             None => {}
         }
         *slot = None;
-        Found::Vacant(slot)
+        FoundConnection::Vacant(slot)
     }
 
     fn slot(&self, key: &SharedKey) -> Slot {
@@ -328,12 +331,14 @@ mod tests {
     async fn one_opens_and_the_others_wait() {
         let pool = SharedConnections::default();
         let key = (NameHash(1), ServiceName::CONTROL, None);
-        let Found::Vacant(opening) = pool.find(&key, None).await else { panic!("the pool is empty") };
+        let FoundConnection::Vacant(opening) = pool.find(&key, None).await else {
+            panic!("the pool is empty")
+        };
         let waiting = pool.find(&key, None);
         tokio::pin!(waiting);
         assert!(timeout(Duration::from_millis(1), &mut waiting).await.is_err(), "one is being opened");
         drop(opening);
-        assert!(matches!(waiting.await, Found::Failed), "another attempt is not waited for");
-        assert!(matches!(pool.find(&key, None).await, Found::Vacant(_)));
+        assert!(matches!(waiting.await, FoundConnection::Failed), "another attempt is not waited for");
+        assert!(matches!(pool.find(&key, None).await, FoundConnection::Vacant(_)));
     }
 }

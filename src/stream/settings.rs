@@ -1,5 +1,5 @@
-//! How quinn is set up above the mesh: the limits of docs/protocol.md#stream-limits, and sizes that fit the
-//! mesh.
+//! Settings of quinn over the mesh: the limits of docs/protocol.md#stream-limits, and sizes that fit the mesh. Refuses
+//! to know who connects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use crate::wire::MAX_PAYLOAD;
 
 /// How long a handshake may take (docs/protocol.md#stream-opening).
 pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(15);
-/// A connection that is silent for this long has ended (docs/protocol.md#stream-limits).
+/// Milliseconds of silence after which a connection ends (docs/protocol.md#stream-limits).
 const IDLE_LIMIT: VarInt = VarInt::from_u32(30_000);
-/// A dialer shows that it is there this often (docs/protocol.md#stream-limits).
+/// The interval of a dialer's keep-alives (docs/protocol.md#stream-limits).
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Packets that every receptor node takes; larger ones are found out by asking.
+/// The packet size that every receptor node accepts; MTU discovery finds larger ones.
 const INITIAL_MTU: u16 = 1_452;
-/// The assumed round trip of a connection that has not been measured yet: with QUIC's own guess of a third of a
-/// second, a lost first packet would cost a job a whole second.
+/// The round trip that is assumed before the first measurement. With QUIC's default of a third of a second, a lost
+/// first packet would delay a job by a whole second.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
-/// Bytes that may be in flight on a way of which nothing is known yet: what a full link cannot take waits in queues that
-/// have room for it.
+/// Bytes that may be in flight before anything is known of the route. The links' queues have room for them.
 const IN_FLIGHT: u64 = 64 << 10;
-/// First packets that may wait for a listener, and bytes behind them.
+/// Connections whose first packet may wait for a listener.
 const MOST_INCOMING: usize = 4096;
+/// Bytes of further packets of these connections.
 const INCOMING_BUFFER: u64 = 16 << 20;
-/// Bytes of a handshake that a dialer puts in order. Listeners name the authorities that they trust in it: with some
-/// hundred of them, a Go node's is larger than what listeners, who do not know yet who asks, take (16 KiB).
+/// Bytes of a handshake that a dialer buffers. More than the 16 KiB of a listener, because a Go node's handshake names
+/// the authorities that the node trusts, and some hundred of them need more.
 pub(super) const LARGEST_HANDSHAKE: usize = 64 << 10;
-/// The largest packet, in bytes.
+/// The largest QUIC packet, in bytes.
 const MAX_PACKET: u16 = {
     assert!(MAX_PAYLOAD <= u16::MAX as usize);
     MAX_PAYLOAD as u16
 };
 
-/// Settings of an endpoint: the mesh carries larger packets than a network.
+/// Settings of an endpoint. The mesh carries larger packets than a network.
 pub(super) fn endpoint() -> EndpointConfig {
     let mut config = EndpointConfig::default();
-    // The bound is a constant within QUIC's range.
+    // Cannot fail: the size is a constant within QUIC's range.
     config.max_udp_payload_size(MAX_PACKET).map_or_else(|_| EndpointConfig::default(), |c| c.clone())
 }
 
-/// The limits of a listener.
+/// Sets the limits of a listener.
 pub(super) fn limit(config: &mut ServerConfig) {
     config
         .transport_config(transport(false))

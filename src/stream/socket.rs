@@ -1,7 +1,7 @@
-//! An overlay socket in the shape that quinn wants.
+//! An overlay socket as a UDP socket for quinn.
 //!
-//! A node's 64-bit hash and a service's 8 bytes are exactly an IPv6 address, so no table translates
-//! between the two. The port number means nothing and is always the same.
+//! A node's 64-bit hash and a service's 8 bytes together have the size of an IPv6 address, so no table translates
+//! between the two. The port number means nothing and is always the same. Refuses to know what quinn sends.
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv6Addr, SocketAddr};
@@ -31,7 +31,7 @@ pub(super) fn address(node: NameHash, service: ServiceName) -> SocketAddr {
     SocketAddr::from((Ipv6Addr::from(octets), PORT))
 }
 
-/// The service behind an address; `None` for one that no overlay socket gave.
+/// The service that an address stands for; `None` for an IPv4 address, which [`address`] never makes.
 pub(super) fn service_at(address: SocketAddr) -> Option<(NameHash, ServiceName)> {
     let SocketAddr::V6(address) = address else { return None };
     let octets = address.ip().octets();
@@ -40,13 +40,13 @@ pub(super) fn service_at(address: SocketAddr) -> Option<(NameHash, ServiceName)>
     Some((NameHash(u64::from_be_bytes(*node)), ServiceName::from_wire(*service)))
 }
 
-/// The socket.
+/// An overlay socket for quinn.
 #[derive(Debug)]
 pub(super) struct MeshSocket {
     // Dropped first: the service is free before the guard announces it.
     overlay: OverlaySocket,
     released: DropGuard,
-    /// The link that had no room when it was last tried.
+    /// The link that had no room at the last refused send.
     blocked: Mutex<Option<Blocked>>,
 }
 
@@ -57,7 +57,6 @@ impl MeshSocket {
 
     /// Cancelled once the socket is closed and its service can be opened again.
     pub(super) fn released(&self) -> CancellationToken {
-        // The guard is only taken apart when the socket is dropped.
         self.released.token().clone()
     }
 
@@ -84,8 +83,8 @@ impl AsyncUdpSocket for MeshSocket {
         for (sent, segment) in transmit.contents.chunks(size).enumerate() {
             if let Err(blocked) = self.overlay.try_send_to(node, service, segment) {
                 *self.blocked() = Some(blocked);
-                // Sent packets of a batch cannot be taken back; the rest is lost and sent again by
-                // QUIC. Only a batch of which nothing went out can wait.
+                // Packets of a batch that were sent cannot be taken back: the rest counts as lost, and QUIC sends it
+                // again. Only a batch of which nothing was sent can wait.
                 return if sent == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) };
             }
         }
@@ -102,7 +101,7 @@ impl AsyncUdpSocket for MeshSocket {
         let mut count = 0;
         let open = ready!(self.overlay.poll_receive(cx, |datagram| {
             let payload = &datagram.payload;
-            // A datagram larger than we announced was never QUIC's.
+            // A datagram larger than the size we announced does not come from QUIC.
             if let Some(buf) = bufs[count].get_mut(..payload.len()) {
                 buf.copy_from_slice(payload);
                 let addr = address(datagram.header.from_node, datagram.header.from_service);

@@ -29,7 +29,7 @@ async fn pair(name: &str) -> (Lab, Vec<NodeHandle>, StreamListener, Streams) {
     (lab, nodes, listener, streams)
 }
 
-/// Gives back, from the end of its input on, all that it read.
+/// Sends back all that it has read, once its input has ended.
 fn serve_echo(mut listener: StreamListener) {
     tokio::spawn(async move {
         while let Some(mut stream) = listener.accept().await {
@@ -132,7 +132,7 @@ async fn what_was_written_arrives_over_a_slow_link_too() {
         let both = async { tokio::join!(writing, accepted.read_to_end(&mut received)) };
         let (dropped, end) = timeout(LIMIT * 10, both).await.unwrap();
         assert_eq!((end.map_err(|e| e.kind()), received.len()), (Ok(BYTES), BYTES), "shared: {shared}");
-        // It was dropped while the end of it was still here.
+        // It was dropped while its last bytes were still at this end.
         assert!(
             dropped.elapsed() > Duration::from_millis(200),
             "{:?}: the link was not slow",
@@ -211,7 +211,7 @@ async fn our_own_nodes_share_a_connection_and_each_stream_ends_by_itself() {
     for (number, stream) in here.iter_mut().enumerate() {
         assert_eq!(usize::from(timeout(LIMIT, stream.read_u8()).await.unwrap().unwrap()), number);
     }
-    // A stream that is given up ends alone.
+    // A stream that is aborted does not end the others.
     drop(here);
     there.pop().unwrap().abort("for no reason");
     let mut fourth = dial().await.unwrap();
@@ -223,7 +223,7 @@ async fn our_own_nodes_share_a_connection_and_each_stream_ends_by_itself() {
         timeout(LIMIT, fourth.read_u8()).await.unwrap().is_err(),
         "a stream given up does not look complete"
     );
-    // A stream of its own is another connection.
+    // A stream that is not shared opens another connection.
     let _own = streams.dial(nodes[2].id(), service("many")).await.unwrap();
     assert_eq!(streams.connections(), 2);
 }
@@ -256,7 +256,7 @@ async fn a_writer_that_waits_for_room_hears_that_nobody_reads_any_more() {
             false => streams.dial(node, deaf).await.unwrap(),
         };
         drop(timeout(LIMIT, listener.accept()).await.unwrap().unwrap());
-        // At once, and more than there is room for: it is full before the news can come.
+        // Writes more than there is room for, so that the writer waits before it can hear of the stop.
         let writing = stream.write_all(&[7; 9 << 20]);
         let begun = Instant::now();
         let error = timeout(LIMIT, writing).await.expect("the news comes").unwrap_err();
@@ -286,14 +286,14 @@ async fn a_connection_that_lets_no_more_streams_begin_is_left_for_another() {
     let dial = || streams.dial_shared(nodes[1].id(), service("full"), None);
     let (mut kept_here, mut kept_there) = (None, Vec::new());
     let begun = Instant::now();
-    // One more than it allows: those given up here continue at the other end.
+    // One stream more than a connection allows: streams dropped at this end stay open at the other.
     for _ in 0..=mux::MOST_STREAMS {
         let mut here = timeout(LIMIT, dial()).await.unwrap().unwrap();
         let mut there = timeout(LIMIT, listener.accept()).await.unwrap().unwrap();
         there.write_all(b"x").await.unwrap();
         assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'x');
         kept_there.push(there);
-        // With one of its streams in use here, the connection that is left stays.
+        // One stream in use keeps the full connection open.
         kept_here.get_or_insert(here);
     }
     assert!(begun.elapsed() < Duration::from_secs(10), "a handshake's limit is longer");
@@ -311,7 +311,7 @@ async fn word_of_a_restart_spares_who_answers_and_ends_who_does_not() {
     for _ in &streams_here {
         streams_there.push(timeout(LIMIT, listener.accept()).await.unwrap().unwrap());
     }
-    // Old and silent, and told of again and again: they live.
+    // Old, silent streams survive repeated news of a restart.
     tokio::time::sleep(LIMIT).await;
     for _ in 0..10 {
         announce_restart(&nodes[1], nodes[0].id());
@@ -324,10 +324,10 @@ async fn word_of_a_restart_spares_who_answers_and_ends_who_does_not() {
         there.write_all(b"y").await.unwrap();
         assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'y');
     }
-    // What was told of a restart is not what new streams go by.
+    // After news of a restart, a new stream does not use the old connection.
     let _third = streams.dial_shared(nodes[1].id(), service("echo"), None).await.unwrap();
     assert_eq!(streams.connections(), 3);
-    // Nobody answers any more.
+    // The node no longer answers.
     assert!(lab.cut("b", "a") > 0);
     nodes[1].stop();
     let told = Instant::now();
@@ -360,7 +360,7 @@ async fn a_notice_spares_who_answers_and_ends_who_does_not() {
         there.write_all(b"y").await.unwrap();
         assert_eq!(timeout(LIMIT, here.read_u8()).await.unwrap().unwrap(), b'y');
     }
-    // Nobody answers any more, and only the node itself knows why. It is not asked any more either.
+    // After the last question, the node no longer answers. Only a notice from the node itself counts.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(lab.cut("b", "a") > 0);
     nodes[1].stop();

@@ -1,9 +1,9 @@
-//! TLS of streams: the protocol's names, and whose certificate is expected of whom.
+//! TLS of streams: the protocol's names, and which certificate each side expects.
 //!
-//! Without a user's profile a listener presents a self-signed certificate with a fixed name, and a dialer accepts exactly
-//! that (docs/protocol.md#stream-trust). It proves nothing about who the other side is. Its validity dates mean nothing
-//! either: receptor's dialers do not look at them. Under a profile, the certificate must name the node at the other end;
-//! whether it is accepted is the room `tls`'s to say.
+//! Without a user's profile a listener presents a self-signed certificate with a fixed name, and a dialer accepts any
+//! certificate with that name (docs/protocol.md#stream-trust). It proves nothing about the other side, and its validity
+//! dates mean nothing, because receptor's dialers ignore them. Under a profile, the certificate must name the node at
+//! the other end; the room `tls` decides whether it is accepted.
 
 use std::sync::Arc;
 
@@ -16,26 +16,27 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::settings;
-use crate::tls::{ClientProfile, Expected, ServerProfile, Verdict};
+use crate::tls::{ClientProfile, Expected, HandshakeVerdict, ServerProfile};
 use crate::wire::{NameHash, NodeId};
 
-/// The name that a certificate without a profile carries.
+/// The common name of a certificate without a profile.
 const COMMON_NAME: &str = "netceptor-insecure-common-name";
 
-/// The kind of node at the other end of a connection, by the protocol's name that both have agreed on.
+/// The kind of node at the other end of a connection, known by the protocol's name that both ends have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// A Go node, or anything else that knows receptor's protocol alone: one stream on a connection.
+    /// A Go node, or anything else that speaks only receptor's protocol: one stream on a connection.
     Receptor,
-    /// A node of ours: many streams on a connection, and all that docs/protocol.md#between-meshd-nodes says of `meshd/1`.
+    /// A node of ours: many streams on a connection, and all that docs/protocol.md#between-meshd-nodes says of
+    /// `meshd/1`.
     Meshd,
 }
 
 impl Peer {
     const BEST_FIRST: [Self; 2] = [Self::Meshd, Self::Receptor];
 
-    /// The protocol's name in the handshake. A later version of ours gets a number of its own, before this one, and speaks
-    /// this one, too, for one release.
+    /// The protocol's name in the handshake. A later version of ours gets a new number, prefers it, and for one release
+    /// still speaks this one.
     const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Receptor => b"netceptor",
@@ -43,7 +44,7 @@ impl Peer {
         }
     }
 
-    /// Whether many streams can be opened to it on one connection, once both ends have agreed on it.
+    /// Whether one connection to this peer can carry many streams.
     pub(super) fn shares(self) -> bool {
         self == Self::Meshd
     }
@@ -77,7 +78,7 @@ impl TrustError {
     }
 }
 
-/// A listener's side of one handshake, or of all that have no profile.
+/// A listener's side of one handshake under a profile, or of all handshakes without a profile.
 fn server_config(mut config: rustls::ServerConfig) -> Result<ServerConfig, TrustError> {
     config.alpn_protocols = protocols(true);
     let crypto = QuicServerConfig::try_from(config).map_err(TrustError::new)?;
@@ -101,7 +102,7 @@ fn client_config(mut config: rustls::ClientConfig, share: bool) -> Result<Client
 pub(super) fn server_of(
     profile: &ServerProfile,
     expected: Expected,
-) -> Result<(ServerConfig, Verdict), TrustError> {
+) -> Result<(ServerConfig, HandshakeVerdict), TrustError> {
     let (config, verdict) = profile.quic_config(expected, Peer::Receptor.alpn()).map_err(TrustError::new)?;
     Ok((server_config(config)?, verdict))
 }
@@ -119,7 +120,7 @@ pub(super) fn client_of(
     profile: &ClientProfile,
     node: &NodeId,
     share: bool,
-) -> Result<(ClientConfig, Verdict), TrustError> {
+) -> Result<(ClientConfig, HandshakeVerdict), TrustError> {
     let expected = Expected::Node(node.clone());
     let (config, verdict) = profile.quic_config(expected, Peer::Receptor.alpn()).map_err(TrustError::new)?;
     Ok((client_config(config, share)?, verdict))
@@ -131,8 +132,8 @@ pub(super) fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>
     identity.and_then(|any| any.downcast().ok()).map_or_else(Vec::new, |chain| *chain)
 }
 
-/// A listener's side without a profile, with a certificate made just now. The key is ECDSA P-256 rather than RSA: no
-/// dialer looks at its kind, and it is made and used in a fraction of the time.
+/// A listener's side without a profile, with a new certificate. The key is ECDSA P-256, because no dialer checks its
+/// kind and RSA takes many times as long.
 pub(super) fn server() -> Result<ServerConfig, TrustError> {
     let key = rcgen::KeyPair::generate().map_err(TrustError::new)?;
     let mut params = rcgen::CertificateParams::default();
@@ -217,7 +218,7 @@ impl ServerCertVerifier for FixedName {
 mod tests {
     use super::*;
 
-    /// What a dialer begins with that takes any certificate.
+    /// The configuration of a dialer that accepts the fixed name.
     fn trusting() -> rustls::ClientConfig {
         let provider = Arc::new(aws_lc_rs::default_provider());
         rustls::ClientConfig::builder_with_provider(provider.clone())
@@ -228,7 +229,7 @@ mod tests {
             .with_no_client_auth()
     }
 
-    /// Where whoever connects is taken; ends with the test.
+    /// The address of a listener that accepts everybody until the test ends.
     fn listening() -> std::net::SocketAddr {
         let listener = quinn::Endpoint::server(server().unwrap(), "127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
@@ -250,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_taken_before_the_handshake() {
         let address = listening();
-        // A dialer that keeps tickets, if it gets any, and would like to send early.
+        // A dialer that would keep tickets and send early data if the listener allowed it.
         let mut config = trusting();
         config.enable_early_data = true;
         let dialer = dialer(client_config(config, true).unwrap());
@@ -258,7 +259,7 @@ mod tests {
             let connecting = dialer.connect(address, "netceptor").unwrap();
             let Err(connecting) = connecting.into_0rtt() else { panic!("it may send early") };
             let connection = connecting.await.unwrap();
-            // Tickets come with the first packets behind the handshake.
+            // Tickets would come with the first packets after the handshake.
             let (mut sends, _receives) = connection.open_bi().await.unwrap();
             sends.write_all(b"x").await.unwrap();
             sends.finish().unwrap();

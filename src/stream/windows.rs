@@ -1,10 +1,10 @@
-//! How many bytes of streams this node keeps: those that nobody has read yet, and those that a peer has not
-//! acknowledged yet.
+//! How many bytes of streams this node buffers: received bytes that nobody has read yet, and sent bytes that a peer has
+//! not acknowledged yet.
 //!
-//! Owns the node's budget for both, and the windows of each connection, which are its share of it. A window begins
-//! small and grows while bytes pass and it is what holds them up: the peer says that it is blocked by the one for
-//! receiving, a writer that waits is blocked by the one for sending. So a long and fast way gets the megabytes that it
-//! needs, and a peer that neither reads nor is read holds what it began with. It refuses to know who reads and writes.
+//! Owns the node's budget for both, and the windows of each connection, which are its share of the budget. A window
+//! begins small and grows while bytes pass and the window limits them: a peer reports that it is blocked by the receive
+//! window, and a waiting writer is blocked by the send window. So a long and fast route gets the megabytes that it
+//! needs, and a connection on which nothing is read keeps its first windows. It refuses to know who reads and writes.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -18,25 +18,25 @@ use crate::wire::NameHash;
 
 /// The first size of each window, in bytes.
 pub(super) const FIRST_WINDOW: u32 = 32 << 10;
-/// The most that may be under way on one stream, in bytes: 160 MB/s over a way of 100 ms.
+/// The most bytes that may be in flight on one stream: 160 MB/s with a round trip of 100 ms.
 pub(super) const MOST_OF_A_STREAM: u32 = 16 << 20;
-/// The first window of a shared connection: room for the first lines of all the streams that it may have.
+/// The first receive window of a shared connection: room for the first lines of all its streams.
 const FIRST_OF_MANY: u64 = 1 << 20;
-/// Bytes that may wait on such a connection to be read. Streams that nobody reads hold up the others of
-/// their dialer once they have filled it, and it opens another connection for the next one.
+/// The largest receive window of a shared connection. Once streams that nobody reads have filled it, they hold up the
+/// connection's other streams, and the dialer opens another connection for the next stream.
 const MOST_OF_MANY: u64 = 64 << 20;
 
-/// What a node may have of what is left for others: a part of so many.
-type Share = (u64, u64);
-/// With one more connection that carries many streams, jobs among them.
-const OF_SHARED: Share = (1, 1);
-/// With one more connection of a single stream: clients of proxies open as many as they like.
-const OF_SINGLE: Share = (2, 3);
-/// With a larger window: what its connections have more shall not keep a node from opening others.
-const OF_GROWTH: Share = (1, 2);
+/// A limit on the bytes of one node, as a fraction (numerator, denominator) of the bytes that are left for others.
+type NodeShare = (u64, u64);
+/// For another connection that carries many streams, jobs among them.
+const OF_SHARED: NodeShare = (1, 1);
+/// For another connection of a single stream. Smaller, because clients of proxies open as many as they like.
+const OF_SINGLE: NodeShare = (2, 3);
+/// For a larger window. Smaller still, so that a node with large windows can open further connections.
+const OF_GROWTH: NodeShare = (1, 2);
 
-/// How much memory the buffers of all streams may have where nothing else is said: an eighth of what there is, or of
-/// what the container may use.
+/// How much memory the buffers of all streams may have by default: an eighth of the machine's memory, or of the
+/// container's limit.
 pub fn default_buffers() -> u64 {
     let info = rustix::system::sysinfo();
     let all = u64::from(info.mem_unit).saturating_mul(info.totalram);
@@ -45,27 +45,27 @@ pub fn default_buffers() -> u64 {
     limit.unwrap_or(all).min(all) / 8
 }
 
-/// The bytes of all windows of a node, and the nodes that have them. Clones are the same.
+/// The bytes of all windows of this node, counted by the node at the other end. Clones share the counts.
 #[derive(Debug, Clone)]
-pub(super) struct Budget {
-    /// A plain lock, held for arithmetic alone.
-    taken: Arc<Mutex<Taken>>,
+pub(super) struct WindowBudget {
+    /// A plain lock, because it is held only for arithmetic.
+    taken: Arc<Mutex<TakenBytes>>,
 }
 
 #[derive(Debug)]
-struct Taken {
+struct TakenBytes {
     most: u64,
     sum: u64,
-    /// Nodes that have none are not in it.
+    /// Only nodes that have some.
     by_node: HashMap<NameHash, u64>,
 }
 
-impl Budget {
+impl WindowBudget {
     pub(super) fn new(most: u64) -> Self {
-        Self { taken: Arc::new(Mutex::new(Taken { most, sum: 0, by_node: HashMap::new() })) }
+        Self { taken: Arc::new(Mutex::new(TakenBytes { most, sum: 0, by_node: HashMap::new() })) }
     }
 
-    /// Sets how much there is. What has been taken stays.
+    /// Sets the size of the budget. Bytes that are taken already stay taken.
     pub(super) fn set(&self, most: u64) {
         self.taken().most = most;
     }
@@ -76,14 +76,15 @@ impl Budget {
         self.taken().sum
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, TakenBytes> {
         self.taken.lock()
     }
 }
 
-impl Taken {
-    /// Takes bytes for a node unless it would then have more than that part of what is left for others.
-    fn take(&mut self, node: NameHash, bytes: u64, most: Share) -> bool {
+impl TakenBytes {
+    /// Takes bytes for a node, unless the node would then have more than the fraction `most` of what is left for
+    /// others.
+    fn take(&mut self, node: NameHash, bytes: u64, most: NodeShare) -> bool {
         let own = self.by_node.get(&node).copied().unwrap_or_default() + bytes;
         let (part, of) = most;
         let fits = own * of <= self.most.saturating_sub(self.sum + bytes) * part;
@@ -109,13 +110,12 @@ impl Taken {
     }
 }
 
-/// The windows of one connection with a node. To be held for as long as the connection stands: their bytes are given
-/// back when this is dropped.
+/// The windows of one connection with a node. Hold it while the connection is open: a drop gives the bytes back.
 #[derive(Debug)]
 pub(super) struct Windows {
-    budget: Budget,
+    budget: WindowBudget,
     node: NameHash,
-    /// Held for arithmetic and for setting quinn's windows.
+    /// Locked only for arithmetic and to set quinn's windows.
     both: Mutex<Both>,
 }
 
@@ -123,22 +123,22 @@ pub(super) struct Windows {
 struct Both {
     receiving: Window,
     sending: Window,
-    /// How often the peer has said that it is blocked.
+    /// How often the peer had reported, at the last look, that it is blocked.
     blocked: u64,
-    /// Once something was read.
+    /// Set at the first read.
     in_flight: Option<InFlight>,
     /// The tickets of writers that wait for room, and the next one.
     waiting: BTreeSet<u64>,
     next_ticket: u64,
 }
 
-/// A writer's place in the queue for room on its connection. quinn wakes all writers of a connection at once, the one that
-/// began to wait last first, and gives that one all the room: beside a stream that always writes, another would hardly
-/// get a word in.
+/// A writer's place in the queue for room on its connection. Without it, a stream that always writes would starve the
+/// others, because quinn wakes all writers of a connection at once, the latest to wait first, and that writer takes all
+/// the room.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     ticket: Option<u64>,
-    /// It has let those before it go first, who may still not write: their streams may be full themselves.
+    /// Whether the writer has let earlier ones go first. It does so only once, because their own streams may be full.
     yielded: bool,
 }
 
@@ -146,7 +146,7 @@ pub(super) struct Turn {
 struct Window {
     size: u64,
     most: u64,
-    /// Bytes that have passed since it was last looked at.
+    /// Bytes that have passed since growth was last considered.
     passed: u64,
 }
 
@@ -155,35 +155,35 @@ impl Window {
         Self { size: u64::from(FIRST_WINDOW), most: u64::from(MOST_OF_A_STREAM), passed: 0 }
     }
 
-    /// Bytes have passed; true if that were enough to ask whether the window holds them up.
+    /// Counts bytes that have passed. True if they are `enough` to consider growth.
     fn pass(&mut self, bytes: usize, enough: u64) -> bool {
         self.passed += bytes as u64;
         self.passed >= enough
     }
 
-    /// By how much it may grow up to that size.
+    /// By how many bytes the window may grow towards `wanted`.
     fn growth(&self, wanted: u64) -> Option<u64> {
         wanted.min(self.most).checked_sub(self.size).filter(|more| *more > 0)
     }
 }
 
 impl Windows {
-    /// The first windows of a connection that a node has opened; none if it has its share already. Connections of single
-    /// streams, which clients of proxies have opened as often as they like, leave room for the shared ones, on which jobs
-    /// are sent.
-    pub(super) fn of_visitor(budget: &Budget, node: NameHash, is_shared: bool) -> Option<Arc<Self>> {
+    /// The first windows of a connection that a node has opened; `None` if the node has its share already. The share
+    /// for connections of single streams leaves room for shared connections, which carry jobs.
+    pub(super) fn of_visitor(budget: &WindowBudget, node: NameHash, is_shared: bool) -> Option<Arc<Self>> {
         let share = if is_shared { OF_SHARED } else { OF_SINGLE };
         let fits = budget.taken().take(node, 2 * u64::from(FIRST_WINDOW), share);
         fits.then(|| Self::first(budget, node))
     }
 
-    /// The first windows of a connection that we open: how many of these there are is up to us.
-    pub(super) fn of_our_own(budget: &Budget, node: NameHash) -> Arc<Self> {
+    /// The first windows of a connection that this node opens. They are always granted, because this node decides how
+    /// many connections it opens.
+    pub(super) fn of_our_own(budget: &WindowBudget, node: NameHash) -> Arc<Self> {
         budget.taken().take_anyway(node, 2 * u64::from(FIRST_WINDOW));
         Self::first(budget, node)
     }
 
-    fn first(budget: &Budget, node: NameHash) -> Arc<Self> {
+    fn first(budget: &WindowBudget, node: NameHash) -> Arc<Self> {
         let both = Both {
             receiving: Window::new(),
             sending: Window::new(),
@@ -203,7 +203,7 @@ impl Windows {
         self.receive_more(connection, &mut both.receiving, more);
     }
 
-    /// Bytes were read.
+    /// Notes that bytes were read, and enlarges the receive window if it limits the peer.
     pub(super) fn read(&self, connection: &Connection, bytes: usize) {
         let mut both = self.both();
         if both.in_flight.is_none() {
@@ -226,7 +226,7 @@ impl Windows {
         }
     }
 
-    /// True if a writer that has waited shall let another one write first that has waited for longer.
+    /// True if a writer that has waited has to let one that has waited for longer write first.
     pub(super) fn yields(&self, turn: &mut Turn) -> bool {
         let yields = !turn.yielded
             && turn.ticket.is_some_and(|own| self.both().waiting.first().is_some_and(|first| *first < own));
@@ -234,7 +234,7 @@ impl Windows {
         yields
     }
 
-    /// A writer no longer waits: it has written this many bytes, or has ended.
+    /// Notes that a writer has written this many bytes, or has ended, and no longer waits.
     pub(super) fn wrote(&self, turn: &mut Turn, bytes: usize) {
         let mut both = self.both();
         both.sending.passed += bytes as u64;
@@ -243,8 +243,9 @@ impl Windows {
         }
     }
 
-    /// A writer waits. At most as many bytes as the window has are not acknowledged, so what was written beyond it shows
-    /// that the peer takes some. What the congestion window cannot take would only wait here.
+    /// Notes that a writer waits, and enlarges the send window once more bytes were written than the window holds,
+    /// because then the peer has acknowledged some. It grows only to twice the congestion window: further bytes would
+    /// only wait here.
     pub(super) fn blocked(&self, connection: &Connection, turn: &mut Turn) {
         let mut both = self.both();
         turn.yielded = false;
@@ -267,7 +268,7 @@ impl Windows {
         }
     }
 
-    /// Sends the peer something that it has to acknowledge. quinn has no other ping than to announce the window again.
+    /// Sends the peer something that it has to acknowledge. quinn offers no ping, so this announces the window again.
     pub(super) fn ask(&self, connection: &Connection) {
         let size = self.both().receiving.size;
         connection.set_receive_window(window(size - 1));
@@ -287,7 +288,7 @@ impl Windows {
 }
 
 fn window(size: u64) -> VarInt {
-    // Windows are megabytes.
+    // Cannot fail: windows are megabytes.
     VarInt::try_from(size).unwrap_or(VarInt::MAX)
 }
 
@@ -308,7 +309,7 @@ mod tests {
     #[test]
     fn a_node_leaves_as_much_to_others_as_it_takes() {
         let first = 2 * u64::from(FIRST_WINDOW);
-        let budget = Budget::new(8 * first);
+        let budget = WindowBudget::new(8 * first);
         let (one, other) = (NameHash(1), NameHash(2));
         let grown =
             std::iter::from_fn(|| budget.taken().take(one, first, OF_GROWTH).then_some(())).count() as u64;

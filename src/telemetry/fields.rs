@@ -1,6 +1,6 @@
 //! Lines with fields, for programs that read the log: JSON on standard output, or the journal's own protocol
-//! (systemd.io/JOURNAL_NATIVE_PROTOCOL). Fields of spans are those of their lines, and a line about the unit of a job has the
-//! job's number, so that one filter follows a job over all nodes.
+//! (systemd.io/JOURNAL_NATIVE_PROTOCOL). A line also has the fields of its spans. A line about the unit of a job also
+//! has the job's number, so that one filter finds a job's lines on all nodes. Refuses to know how long values may be.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -25,7 +25,7 @@ pub(super) const MESSAGE: &str = "message";
 pub(super) struct FieldLines {
     lines: Lines,
     format: LogFormat,
-    /// The job of a unit, by the unit's ID.
+    /// Finds the job of a unit by the unit's ID.
     job_of: fn(&str) -> Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl FieldLines {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for FieldLines {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = LogFields::default();
         attributes.record(&mut fields);
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(fields);
@@ -45,9 +45,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for FieldLines {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = LogFields::default();
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
-            if let Some(known) = span.extensions().get::<Fields>() {
+            if let Some(known) = span.extensions().get::<LogFields>() {
                 fields.0.extend(known.0.iter().map(|(name, value)| (*name, value.clone())));
             }
         }
@@ -58,13 +58,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for FieldLines {
             fields.0.insert("job", job.into());
         }
         let line = line(self.format, *event.metadata().level(), fields);
-        // A log that is not read loses lines, and tells how many.
+        // `Lines` counts lost lines and reports them.
         let _lost = self.lines.make_writer().write_all(&line);
     }
 }
 
-/// A line as it is written.
-pub(super) fn line(format: LogFormat, level: Level, mut fields: Fields) -> Vec<u8> {
+/// The bytes of a line in the given format.
+pub(super) fn line(format: LogFormat, level: Level, mut fields: LogFields) -> Vec<u8> {
     let message = fields.take_message();
     match format {
         LogFormat::Text => format!("{message}\n").into_bytes(),
@@ -73,7 +73,7 @@ pub(super) fn line(format: LogFormat, level: Level, mut fields: Fields) -> Vec<u
     }
 }
 
-fn json(level: Level, message: &str, fields: Fields) -> Vec<u8> {
+fn json(level: Level, message: &str, fields: LogFields) -> Vec<u8> {
     let level = level.as_str().to_ascii_lowercase();
     let own = [("time", jiff::Timestamp::now().to_string()), ("level", level), (MESSAGE, message.to_owned())];
     let mut line: Map<String, Value> =
@@ -86,7 +86,7 @@ fn json(level: Level, message: &str, fields: Fields) -> Vec<u8> {
     line
 }
 
-fn journal(level: Level, message: &str, fields: &Fields) -> Vec<u8> {
+fn journal(level: Level, message: &str, fields: &LogFields) -> Vec<u8> {
     let priority = match level {
         Level::ERROR => "3",
         Level::WARN => "4",
@@ -104,8 +104,8 @@ fn journal(level: Level, message: &str, fields: &Fields) -> Vec<u8> {
     entry
 }
 
-/// A message with all values behind it.
-fn shown(message: &str, fields: &Fields) -> String {
+/// A message followed by all fields.
+fn shown(message: &str, fields: &LogFields) -> String {
     let mut shown = message.to_owned();
     for (name, value) in &fields.0 {
         // Writing to a string cannot fail.
@@ -114,7 +114,7 @@ fn shown(message: &str, fields: &Fields) -> String {
     shown
 }
 
-/// Adds a field. What a field is called is decided by the code, its value by anybody.
+/// Adds a field. Its value has a length in front, because it may come from anybody; its name comes from the code.
 fn put(entry: &mut Vec<u8>, name: &str, value: &str) {
     entry.extend(name.bytes().map(|byte| if byte.is_ascii_alphanumeric() { byte } else { b'_' }));
     entry.push(b'\n');
@@ -125,10 +125,10 @@ fn put(entry: &mut Vec<u8>, name: &str, value: &str) {
 
 /// The fields of a line or a span.
 #[derive(Debug, Default)]
-pub(super) struct Fields(BTreeMap<&'static str, Value>);
+pub(super) struct LogFields(BTreeMap<&'static str, Value>);
 
-impl Fields {
-    /// A line without other fields.
+impl LogFields {
+    /// The fields of a line that only has a message.
     pub(super) fn message(text: String) -> Self {
         Self(BTreeMap::from([(MESSAGE, text.into())]))
     }
@@ -148,7 +148,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for LogFields {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.put(field, value);
     }
@@ -174,12 +174,14 @@ impl Visit for Fields {
     }
 }
 
-/// The journal. Each write is one entry.
+/// The journal's socket. Each write is one entry.
 pub(super) struct Journal(UnixDatagram);
 
 impl Journal {
+    /// Connects to the journal.
+    ///
     /// # Errors
-    /// No journal listens there.
+    /// If no journal listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
@@ -189,7 +191,7 @@ impl Journal {
 
 impl Write for Journal {
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
-        // One that is refused is lost; the next may not be.
+        // A refused entry is lost, but the log goes on.
         let _lost = self.0.send(entry);
         Ok(entry.len())
     }
@@ -203,8 +205,8 @@ impl Write for Journal {
 mod tests {
     use super::*;
 
-    fn fields() -> Fields {
-        let mut fields = Fields::message("unit has started".to_owned());
+    fn fields() -> LogFields {
+        let mut fields = LogFields::message("unit has started".to_owned());
         fields.0.extend([("unit", Value::from("c1")), ("job", 7.into()), ("detail", "two\nlines\"".into())]);
         fields
     }

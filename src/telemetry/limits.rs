@@ -1,7 +1,7 @@
-//! How many lines one statement of the code may write, whoever causes them.
+//! How many lines a log statement of the code may write, whoever causes them.
 //!
-//! Owns the counts, one small record for each statement that has written a line. Where lines were left out it says so
-//! soon, in a line of its own: the disk and the reader are spared, and nothing is silent.
+//! Owns the counts: one small record for each statement that has written a line. Further lines are left out, which
+//! spares the disk and the reader; a line of its own soon reports their number. Refuses to know what lines say.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,37 +11,39 @@ use parking_lot::Mutex;
 use tracing::{Event, Level, Metadata, Subscriber, error, info, warn};
 use tracing_subscriber::layer::{Context, Layer};
 
-use super::fields::Fields;
+use super::fields::LogFields;
 
-/// The time after which the number of lines that were left out is told, and again while it grows.
+/// The time between two reports of lines that were left out.
 const TELL_AFTER: Duration = Duration::from_secs(10);
 
-/// Which ones is in the field `like`.
+/// The message of such a report. Its field `like` shows the first line that was left out.
 const LEFT_OUT: &str = "lines left out: they came too often";
 
-/// The rooms whose lines of ordinary running are about jobs, which others submit only as their rights and places allow.
+/// The rooms whose `info` lines are about jobs. Their bound is high, because others may submit only as many jobs as
+/// their rights and quotas allow.
 const ROOMS_OF_JOBS: [&str; 3] = ["meshd::work", "meshd::controller", "meshd::pods"];
 
-/// What its lines tell of are messages of neighbours, which come as fast as these like: one line says what all would.
+/// The module whose warnings are about messages of neighbours. Its bound is low, because neighbours can send any number
+/// and all these lines say the same.
 const ROOM_OF_MESSAGES: &str = "meshd::node::driver";
 
-/// Lines that a statement of a module may write at once, and in each second after that. Lines for whoever looks for a
-/// fault are asked for, and have no bound.
+/// How many lines a statement of a module may write at once, and how many more in each second. `None` for `debug` and
+/// `trace`, which somebody has asked for.
 fn bound(level: Level, module: &str) -> Option<(f64, f64)> {
     match level {
-        // A job is four lines of a control node: this is 5,000 of them as fast as they come, and 432,000 a day.
+        // A control node logs four lines for a job: this allows 5,000 jobs at once, and 432,000 a day.
         Level::INFO if ROOMS_OF_JOBS.iter().any(|room| module.starts_with(room)) => Some((20_000.0, 20.0)),
         Level::ERROR | Level::WARN if module == ROOM_OF_MESSAGES => Some((10.0, 1.0)),
-        // A large mesh comes and goes at once, and so may the jobs of a lost node.
+        // All nodes of a large mesh may come or go at once, and so may the jobs of a lost node.
         Level::ERROR | Level::WARN | Level::INFO => Some((500.0, 1.0)),
         _ => None,
     }
 }
 
-/// How many lines may be written, as of a time.
-struct Room(f64, Instant);
+/// How many lines may be written at a point in time.
+struct LineAllowance(f64, Instant);
 
-impl Room {
+impl LineAllowance {
     /// Whether a line may be written now.
     fn take(&mut self, (at_once, per_second): (f64, f64), now: Instant) -> bool {
         let gained = now.saturating_duration_since(self.1).as_secs_f64() * per_second;
@@ -52,35 +54,40 @@ impl Room {
     }
 }
 
-/// A statement, and what it has written.
-struct Site {
+/// A log statement and its counts.
+struct LogSite {
     of: &'static Metadata<'static>,
-    room: Room,
+    room: LineAllowance,
     left_out: u64,
-    /// The first of these.
+    /// The first line that was left out since the last report.
     like: String,
 }
 
 #[derive(Default)]
 struct Sites {
-    /// One for each statement: the code has some two hundred.
-    sites: Vec<Site>,
-    /// Whether a thread will tell what was left out.
+    /// One for each statement that has logged. A search is fast enough, because the code has only a few hundred.
+    sites: Vec<LogSite>,
+    /// Whether a thread will report what was left out.
     is_told: bool,
 }
 
-/// Leaves lines out. Clones are the same.
+/// Leaves out lines beyond the bounds. Clones share the counts.
 #[derive(Clone, Default)]
-pub(super) struct Limits(Arc<Mutex<Sites>>);
+pub(super) struct LogLimits(Arc<Mutex<Sites>>);
 
-impl<S: Subscriber> Layer<S> for Limits {
+impl<S: Subscriber> Layer<S> for LogLimits {
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
         let (of, now) = (event.metadata(), Instant::now());
         let Some(bound) = bound(*of.level(), of.module_path().unwrap_or_default()) else { return true };
         let mut state = self.0.lock();
         let known = state.sites.iter().position(|site| site.of.callsite() == of.callsite());
         let at = known.unwrap_or_else(|| {
-            state.sites.push(Site { of, room: Room(bound.0, now), left_out: 0, like: String::new() });
+            state.sites.push(LogSite {
+                of,
+                room: LineAllowance(bound.0, now),
+                left_out: 0,
+                like: String::new(),
+            });
             state.sites.len() - 1
         });
         let site = &mut state.sites[at];
@@ -92,8 +99,8 @@ impl<S: Subscriber> Layer<S> for Limits {
         let is_told = std::mem::replace(&mut state.is_told, true);
         drop(state);
         if is_first {
-            // Whoever formats the message may log as well, so not under the lock.
-            let mut fields = Fields::default();
+            // Not under the lock, because formatting the message may log, too.
+            let mut fields = LogFields::default();
             event.record(&mut fields);
             self.0.lock().sites[at].like = fields.into_text();
         }
@@ -104,8 +111,8 @@ impl<S: Subscriber> Layer<S> for Limits {
     }
 }
 
-impl Limits {
-    /// A thread as long as there is something to tell, which nobody but a flood needs.
+impl LogLimits {
+    /// Starts a thread that reports until nothing more is left out. Without a flood there is no thread.
     fn spawn_teller(&self) {
         let limits = self.clone();
         let thread = thread::Builder::new().name("log-left-out".to_owned()).spawn(move || {
@@ -114,15 +121,16 @@ impl Limits {
                 thread::sleep(TELL_AFTER);
             }
         });
-        // Without threads the next line that is left out tries again.
+        // If no thread can be started, the next line that is left out tries again.
         self.0.lock().is_told = thread.is_ok();
     }
 
-    /// Logs how many lines were left out since the last time. False if none was: then nobody waits to tell any more.
+    /// Logs how many lines were left out since the last report. False if there were none; then the reporting thread
+    /// ends.
     pub(super) fn tell(&self) -> bool {
         let mut state = self.0.lock();
         let sites = state.sites.iter_mut().filter(|site| site.left_out > 0);
-        let take = |site: &mut Site| {
+        let take = |site: &mut LogSite| {
             (site.of.level(), std::mem::take(&mut site.like), std::mem::take(&mut site.left_out))
         };
         let told: Vec<_> = sites.map(take).collect();
@@ -147,7 +155,7 @@ mod tests {
     fn a_burst_is_written_and_then_a_line_now_and_then() {
         let start = Instant::now();
         let bound = bound(Level::INFO, "meshd::node::link_log").unwrap();
-        let mut room = Room(bound.0, start);
+        let mut room = LineAllowance(bound.0, start);
         let mut written = |seconds: u64| {
             let now = start + Duration::from_secs(seconds);
             (0..10_000).filter(|_| room.take(bound, now)).count()
@@ -161,7 +169,7 @@ mod tests {
         // Four lines for each of 100 jobs in a second.
         let start = Instant::now();
         let bound = bound(Level::INFO, "meshd::work::local").unwrap();
-        let mut room = Room(bound.0, start);
+        let mut room = LineAllowance(bound.0, start);
         let mut lines = (0..20_000).map(|line| start + Duration::from_secs(1) * line / 400);
         assert!(lines.all(|now| room.take(bound, now)));
     }

@@ -1,20 +1,21 @@
-//! Values of a line as they are written: bounded, on one line, and no more than one value.
+//! Values of a line in their written form: bounded, on one line, and never readable as two values.
 //!
-//! Owns their length and their quotes. Most of them are other nodes' and clients' words, which come at any length.
+//! Owns their length and their quotes. Most values come from other nodes and clients and may have any length. Refuses
+//! to know the fields.
 
 use std::fmt::{self, Debug, Write};
 
 use crate::os::terminal::is_command;
 
-/// Bytes of a field's value, and of the message.
+/// Most bytes of a field's value or of the message.
 pub(super) const LONGEST: usize = 256;
 /// Ends a value that was cut.
 const MARK: char = '…';
 
-/// A value as it is written: no more of it is formatted than is kept, and what terminals obey is escaped.
+/// A value in its written form. Formatting stops at the limit, and characters that terminals obey are escaped.
 pub(super) fn short(value: &dyn Debug) -> String {
     let mut short = Short(String::new());
-    // Fails where the value is cut.
+    // Fails if the value is cut.
     let _is_cut = write!(short, "{value:?}");
     let Short(mut text) = short;
     if text.len() > LONGEST {
@@ -24,20 +25,20 @@ pub(super) fn short(value: &dyn Debug) -> String {
     text
 }
 
-/// A value among the fields of a text line: in quotes if a part of it could be read as a field, unless it has its own.
-/// Sentences of errors stay as they are.
+/// A value among the fields of a text line: in quotes if a part of it could be read as a field and it has no quotes
+/// yet. Most error messages therefore stay without quotes.
 pub(super) fn field(value: &dyn Debug) -> String {
     let text = short(value);
     if has_field(&text) && !is_quoted(&text) { format!("{text:?}") } else { text }
 }
 
-/// Whether `=` stands behind a word.
+/// Whether there is a `=` directly after a word.
 fn has_field(text: &str) -> bool {
     let is_word = |char: char| char.is_alphanumeric() || char == '_';
     text.match_indices('=').any(|(at, _)| text[..at].ends_with(is_word))
 }
 
-/// Whether all of it is one text in quotes, as strings are written.
+/// Whether the text as a whole is one quoted string.
 fn is_quoted(text: &str) -> bool {
     let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
     let mut is_escaped = false;

@@ -1,5 +1,5 @@
-//! What a client of the page and its API may do, and the file of tokens that says so: a line each, `NAME LEVEL SHA256`. Owns
-//! the format of the file, its bounds, and that no error shows what is in it. It knows no requests.
+//! What a client of the page and its API may do, and the file of tokens that says so. Each token has a line of `NAME
+//! LEVEL SHA256`. Owns the file's format and bounds, and that no error shows what is in the file. Knows no requests.
 
 use std::fmt;
 use std::fs::File;
@@ -14,15 +14,16 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::proof::hex;
 use crate::os::directories::parent_of;
 use crate::os::private_file::{self, PrivateFileError};
 use crate::os::replace;
 
 /// The file of tokens of a node whose directive `web` names none.
 pub const USUAL_TOKENS: &str = "/etc/meshd/web.tokens";
-/// The longest file, in bytes, and its most tokens.
-const LONGEST: u64 = 64 << 10;
-const MOST: usize = 256;
+/// The longest file, in bytes, and the most tokens in it.
+const LONGEST_FILE: u64 = 64 << 10;
+const MOST_TOKENS: usize = 256;
 /// The longest name of a token, in bytes.
 const LONGEST_NAME: usize = 64;
 
@@ -65,7 +66,7 @@ impl FromStr for AccessLevel {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let found = Self::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(text));
-        found.ok_or("a level is none, read, operate or admin")
+        found.ok_or("a level must be none, read, operate or admin")
     }
 }
 
@@ -75,15 +76,15 @@ impl FromStr for AccessLevel {
 pub struct AccessToken {
     pub name: String,
     pub level: AccessLevel,
-    /// As it stands in the line, in lower case.
+    /// The SHA-256 in hexadecimal digits, in lower case.
     hash: String,
 }
 
-/// A file of tokens. It is read for each question, so that a change counts at once. All of this blocks.
+/// A file of tokens. Each method reads the file, so that a change counts at once. All methods block.
 #[derive(Debug, Clone)]
 pub struct AccessTokens {
     path: PathBuf,
-    /// Without it there are no tokens.
+    /// Whether a missing file means that there are no tokens.
     may_be_missing: bool,
 }
 
@@ -96,11 +97,11 @@ pub enum AccessError {
     Unusable { path: PathBuf, error: PrivateFileError },
     #[error("tokens {path}: line {line} {why}", path = .path.display())]
     Line { path: PathBuf, line: usize, why: &'static str },
-    #[error("{0:?} is no name of a token: {NAME}")]
+    #[error("{0:?} cannot be the name of a token: {NAME}")]
     Name(String),
     #[error("there is a token {0} already: remove it first")]
     Taken(String),
-    #[error("there are {MOST} tokens already: remove some")]
+    #[error("there are {MOST_TOKENS} tokens already: remove some")]
     Full,
 }
 
@@ -115,7 +116,7 @@ impl AccessToken {
             return Err("is not NAME LEVEL SHA256");
         };
         if !is_name(name) {
-            return Err("has no name of a token");
+            return Err("does not begin with the name of a token");
         }
         let level = level.parse().ok().filter(|level| *level != AccessLevel::None);
         let level = level.ok_or("has no level: read, operate or admin")?;
@@ -154,7 +155,7 @@ impl AccessTokens {
     /// The file cannot be used.
     pub fn list(&self) -> Result<Vec<AccessToken>, AccessError> {
         let unusable = |error| AccessError::Unusable { path: self.path.clone(), error };
-        let text = match private_file::read(&self.path, LONGEST) {
+        let text = match private_file::read(&self.path, LONGEST_FILE) {
             Err(PrivateFileError::Unreadable(error))
                 if self.may_be_missing && error.kind() == ErrorKind::NotFound =>
             {
@@ -162,7 +163,7 @@ impl AccessTokens {
             }
             read => read.map_err(unusable)?,
         };
-        let text = String::from_utf8(text).map_err(|_| self.line(1, "is no text"))?;
+        let text = String::from_utf8(text).map_err(|_| self.line(1, "is not text"))?;
         let mut tokens: Vec<AccessToken> = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -171,17 +172,17 @@ impl AccessTokens {
             }
             let token = AccessToken::parse(line).map_err(|why| self.line(at + 1, why))?;
             if tokens.iter().any(|one| one.name == token.name) {
-                return Err(self.line(at + 1, "has a name that stands before"));
+                return Err(self.line(at + 1, "repeats a name of an earlier line"));
             }
-            if tokens.len() == MOST {
-                return Err(self.line(at + 1, "is one too many: there may be 256 tokens"));
+            if tokens.len() == MOST_TOKENS {
+                return Err(self.line(at + 1, "is one too many: there may be at most 256 tokens"));
             }
             tokens.push(token);
         }
         Ok(tokens)
     }
 
-    /// The line of a token that somebody shows, in a time that does not depend on how much of it is right.
+    /// The line of a token that somebody shows. How long this takes does not depend on how much of the token is right.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -204,10 +205,10 @@ impl AccessTokens {
         Ok(self.list()?.contains(token))
     }
 
-    /// Makes a token, which is returned this once, and adds its line. The file is made if it is not there.
+    /// Makes a token and adds its line to the file, which is made if it is missing. Only this call returns the token.
     ///
     /// # Errors
-    /// The name cannot be had, or the file cannot be used.
+    /// The name is invalid or taken, there are too many tokens, or the file cannot be used.
     pub fn add(&self, name: &str, level: AccessLevel) -> Result<String, AccessError> {
         if !is_name(name) {
             return Err(AccessError::Name(name.to_owned()));
@@ -217,7 +218,7 @@ impl AccessTokens {
         if tokens.iter().any(|token| token.name == name) {
             return Err(AccessError::Taken(name.to_owned()));
         }
-        if tokens.len() == MOST {
+        if tokens.len() == MOST_TOKENS {
             return Err(AccessError::Full);
         }
         let token = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
@@ -241,7 +242,7 @@ impl AccessTokens {
         Ok(tokens.len() < before)
     }
 
-    /// Keeps others that change the file waiting: the lock is its directory's, as the file itself is replaced.
+    /// Makes others that change the file wait. The lock is on the directory, because the file itself is replaced.
     fn lock(&self) -> Result<File, AccessError> {
         let locked = File::open(parent_of(&self.path)).and_then(|directory| {
             directory.lock()?;
@@ -250,7 +251,7 @@ impl AccessTokens {
         locked.map_err(|error| AccessError::Unusable { path: self.path.clone(), error: error.into() })
     }
 
-    /// Remarks go; the file stays its owner's.
+    /// Replaces the file, without its remarks. The owner stays the same.
     fn write(&self, tokens: &[AccessToken]) -> Result<(), AccessError> {
         use std::os::unix::fs::MetadataExt as _;
         let lines: String = tokens.iter().map(|token| format!("{token}\n")).collect();
@@ -270,7 +271,7 @@ fn is_name(name: &str) -> bool {
 }
 
 fn hash_of(token: &[u8]) -> String {
-    digest(&SHA256, token).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(digest(&SHA256, token).as_ref())
 }
 
 #[cfg(test)]
@@ -281,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// What `sha256sum` prints for nothing.
+    /// The SHA-256 of an empty token, as `sha256sum` prints it.
     const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     #[test]
@@ -349,8 +350,8 @@ mod tests {
             (format!("a read {hash}0"), "line 1 has no SHA-256"),
             ("a read secret".to_owned(), "line 1 has no SHA-256"),
             (format!("a read {}", EMPTY.to_uppercase()), "line 1 has the hash of an empty token"),
-            (format!("a:secret read {hash}"), "line 1 has no name"),
-            (format!("a read {hash}\na admin {hash}"), "line 2 has a name that stands before"),
+            (format!("a:secret read {hash}"), "line 1 does not begin with the name"),
+            (format!("a read {hash}\na admin {hash}"), "line 2 repeats a name of an earlier line"),
             ((0..300).map(|n| format!("n{n} read {hash}\n")).collect(), "line 257 is one too many"),
             ("x".repeat(70_000), "longer than 65536 bytes"),
         ] {

@@ -1,7 +1,7 @@
 //! The commands that make certificates, from files to files, in receptor's terms.
 //!
-//! Owns how files are written: whole or not at all, keys readable by their owner only. What stands in them
-//! is `make`'s business; who is asked whether to sign is the caller's.
+//! Owns how files are written: whole or not at all, keys readable by their owner only. Their
+//! contents are `make`'s business; the caller decides whom to ask before signing.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::error::{FileError, FileProblem};
 use super::files::{self, wrong};
-use super::make::{self, Dates, KeyKind, MakeError, Subject};
+use super::make::{self, CertSubject, Dates, KeyKind, MakeError};
 use super::names::Names;
 use crate::os::replace::replace;
 
@@ -19,14 +19,14 @@ pub enum CommandError {
     /// A file cannot be used or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Something cannot be made of what is in the files.
+    /// Nothing can be made from the contents of the files.
     #[error(transparent)]
     Make(#[from] MakeError),
     /// The user did not want to sign.
     #[error("not signed: you did not answer yes")]
     Declined,
     /// A file is there already.
-    #[error("{} exists: a key is never overwritten, since whatever was signed with it would be lost", .0.display())]
+    #[error("{} exists: meshctl never overwrites a key, because whatever was signed with it would be lost", .0.display())]
     KeyExists(PathBuf),
 }
 
@@ -50,9 +50,9 @@ pub fn init(
 /// Where the key of a request comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestKey {
-    /// From this file.
+    /// The key in this file.
     Existing(PathBuf),
-    /// It is made, and written to this file.
+    /// A new key, which is written to this file.
     New(KeyKind, PathBuf),
 }
 
@@ -60,7 +60,7 @@ pub enum RequestKey {
 ///
 /// # Errors
 /// [`CommandError`]; nothing is left half done.
-pub fn make_request(names: &Subject, key: &RequestKey, out: &Path) -> Result<(), CommandError> {
+pub fn make_request(names: &CertSubject, key: &RequestKey, out: &Path) -> Result<(), CommandError> {
     let text = match key {
         RequestKey::Existing(path) => read_text(path)?,
         RequestKey::New(kind, _) => make::private_key(*kind)?,
@@ -72,7 +72,7 @@ pub fn make_request(names: &Subject, key: &RequestKey, out: &Path) -> Result<(),
     Ok(write(out, &request, 0o644)?)
 }
 
-/// Signs a request, if `agree` says so of the names in it.
+/// Signs a request, if `agree` accepts the names in it.
 ///
 /// # Errors
 /// [`CommandError`]; nothing is left half done.

@@ -28,7 +28,7 @@ pub struct FileError {
     "the certificate of {subject} is of X.509 version {version}, which holds no names: make one with `meshctl cert makereq` and `meshctl cert signreq`, or give `openssl x509 -req` an -extfile with its subjectAltName"
 )]
 pub struct OldVersion {
-    /// Whose.
+    /// The certificate's subject.
     pub subject: String,
     /// 1 or 2.
     pub version: u32,
@@ -60,7 +60,7 @@ pub enum FileProblem {
         /// The kinds of PEM sections that are there.
         found: Vec<String>,
     },
-    /// More than one where there must be one.
+    /// More than one private key, where there must be one.
     #[error("holds {count} private keys where one is needed: keep the one that belongs to the certificate")]
     SeveralKeys {
         /// How many there are.
@@ -70,13 +70,11 @@ pub enum FileProblem {
     #[error("is damaged PEM: {0}; copy it again, with its BEGIN and END lines")]
     Pem(String),
     /// The key is protected by a passphrase.
-    #[error(
-        "is encrypted: a node starts without anybody to ask for a passphrase; decrypt it with `openssl pkey`"
-    )]
+    #[error("is encrypted, and a node has nobody to ask for the passphrase: decrypt it with `openssl pkey`")]
     Encrypted,
     /// The key cannot be used.
     #[error(
-        "holds a private key that cannot be used: {0}; RSA of 2048 to 8192 bits, ECDSA P-256, P-384, P-521 and Ed25519 can"
+        "holds a private key that cannot be used: {0}; use RSA of 2048 to 8192 bits, ECDSA P-256, P-384 or P-521, or Ed25519"
     )]
     Key(String),
     /// A certificate cannot be read.
@@ -90,30 +88,30 @@ pub enum FileProblem {
     /// The own certificate is too old.
     #[error(transparent)]
     OldVersion(OldVersion),
-    /// Certificate and key are strangers to each other.
+    /// The key does not belong to the certificate.
     #[error("its private key does not belong to the certificate in {}", .0.display())]
     Mismatch(PathBuf),
-    /// The certificate is for other nodes.
+    /// The certificate does not name this node.
     #[error(
         "the certificate does not name this node: expected node {expected}, found {found}; make one with `meshctl cert makereq --nodeid {expected}`, or set skipreceptornamescheck"
     )]
     NotThisNode {
-        /// Our node ID.
+        /// The ID of this node.
         expected: String,
         /// The names in it.
         found: Box<Names>,
     },
-    /// A certificate that another one signed, and that may not sign others.
+    /// A certificate among the authorities that may not sign others.
     #[error(
         "the certificate of {0} in it is not one of an authority (it has no CA flag, and is not self-signed)"
     )]
     NotAnAuthority(String),
-    /// The certificate is out of date.
+    /// The certificate has expired.
     #[error("the certificate of {subject} has expired on {end}: renew it")]
     Expired {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
-        /// When.
+        /// The end of its validity.
         end: Timestamp,
     },
     /// A revocation list cannot be read.
@@ -156,16 +154,16 @@ pub enum ProfileError {
         /// The problem.
         source: Box<FileError>,
     },
-    /// No authorities at all.
+    /// The profile names no authorities, and the system has none.
     #[error("{directive} {name}: the system has no authorities to trust ({reason}): set {parameter}")]
     NoSystemRoots {
         /// `tls-server` or `tls-client`.
         directive: &'static str,
-        /// The setting that names others.
+        /// The setting that names authorities.
         parameter: &'static str,
         /// The profile's name.
         name: String,
-        /// Why there are none.
+        /// Why the system has none.
         reason: String,
     },
     /// The TLS library refuses the settings.
@@ -175,13 +173,14 @@ pub enum ProfileError {
         directive: &'static str,
         /// The profile's name.
         name: String,
-        /// Its words.
+        /// The library's text.
         reason: String,
     },
 }
 
 impl ProfileError {
-    /// Whether the same files may be read a moment later: they are there, and the system did not give them.
+    /// Whether the same files may be readable a moment later, because the file is there and the system failed to read
+    /// it.
     pub(super) fn may_pass(&self) -> bool {
         let Self::File { source, .. } = self else { return false };
         matches!(&source.problem, FileProblem::Read(error) if error.kind() != io::ErrorKind::NotFound)
@@ -197,22 +196,24 @@ pub enum Rejection {
     /// It is too old.
     #[error(transparent)]
     OldVersion(OldVersion),
-    /// Its key can be broken.
+    /// Its RSA key is too short.
     #[error(
-        "the certificate of {subject} has an RSA key of {bits} bits, of 2048 to 8192 that are accepted: make another one with `meshctl cert makereq`"
+        "the certificate of {subject} has an RSA key of {bits} bits, but only 2048 to 8192 are accepted: make \
+         another one with `meshctl cert makereq`"
     )]
     ShortKey {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
         /// Its length.
         bits: usize,
     },
     /// It may sign others, and is not itself among the authorities.
     #[error(
-        "the certificate of {subject} is an authority's (CA:TRUE): it is accepted only where this very certificate is among the authorities, which it is not in {authorities}"
+        "the certificate of {subject} is an authority's (CA:TRUE): it is accepted only if this very certificate is \
+         among the authorities, and it is not in {authorities}"
     )]
     Authority {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
         /// The file, or `the system's`.
         authorities: String,
@@ -222,37 +223,37 @@ pub enum Rejection {
         "the certificate of {subject} names no node: make one with its node ID (`meshctl cert makereq --nodeid`), or set `requirenodeid: false` or skipreceptornamescheck in the listener's tls-server"
     )]
     NoNodeId {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
     },
-    /// It is out of date.
+    /// It has expired.
     #[error(
         "the certificate of {subject} has expired on {end}: renew it, or set the clock (it is {now} here)"
     )]
     Expired {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
-        /// When.
+        /// The end of its validity.
         end: Timestamp,
-        /// Our time.
+        /// The time on this node.
         now: Timestamp,
     },
     /// It is not in force yet.
     #[error("the certificate of {subject} is valid from {start} on: set the clock (it is {now} here)")]
     NotYet {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
-        /// When.
+        /// The start of its validity.
         start: Timestamp,
-        /// Our time.
+        /// The time on this node.
         now: Timestamp,
     },
-    /// Nobody whom we trust has signed it.
+    /// No trusted authority has signed it.
     #[error(
         "the certificate of {subject} is signed by {issuer}, which is not among the authorities in {authorities}"
     )]
     UnknownIssuer {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
         /// Who signed it.
         issuer: String,
@@ -264,17 +265,17 @@ pub enum Rejection {
         "the certificate of {subject} names {issuer} as its signer, but an authority of that name with another key is in {authorities}"
     )]
     BadSignature {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
         /// Who signed it, as it says.
         issuer: String,
         /// The file, or `the system's`.
         authorities: String,
     },
-    /// It is not made for this.
+    /// It is not made for this use.
     #[error("the certificate of {subject} is not made for {purpose}: its extended key usage lacks it")]
     WrongPurpose {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
         /// `servers` or `clients`.
         purpose: &'static str,
@@ -282,7 +283,7 @@ pub enum Rejection {
     /// The authority has revoked it.
     #[error("the certificate of {subject}, or one above it, is revoked by the list in {list}")]
     Revoked {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
         /// The file.
         list: String,
@@ -290,9 +291,9 @@ pub enum Rejection {
     /// Its fingerprint is on the blocklist.
     #[error("the certificate of {subject} is blocked: {fingerprint} is in {list}")]
     Blocked {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
-        /// As it stands in the list.
+        /// The fingerprint in the list.
         fingerprint: Fingerprint,
         /// The file.
         list: String,
@@ -300,12 +301,12 @@ pub enum Rejection {
     /// It is not one of the pinned ones.
     #[error("the certificate of {subject} is not pinned: its SHA-256 is {fingerprint}")]
     NotPinned {
-        /// Whose.
+        /// The certificate's subject.
         subject: String,
         /// Its hash.
         fingerprint: Fingerprint,
     },
-    /// It belongs to somebody else.
+    /// It does not have the expected name.
     #[error("the certificate is for somebody else: expected {expected}, found {found}")]
     WrongName {
         /// Who was expected, as `node a` or `host h`.
@@ -316,13 +317,13 @@ pub enum Rejection {
 }
 
 impl fmt::Debug for Rejection {
-    /// As [`fmt::Display`]: TLS libraries print the causes of others in this form only.
+    /// Like [`fmt::Display`], because TLS libraries print the errors of others only with `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// A handshake that led to nothing.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// We do not accept the peer's certificate.

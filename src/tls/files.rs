@@ -14,7 +14,7 @@ use super::error::{FileError, FileProblem};
 use super::fingerprint::Fingerprint;
 use crate::os::regular_file;
 
-/// Bundles of all public authorities have a quarter of a megabyte.
+/// The longest file, in bytes. A bundle of all public authorities has a quarter of a megabyte.
 pub(super) const MAX_FILE: u64 = 16 << 20;
 
 /// Reads a whole file, up to [`MAX_FILE`] bytes.
@@ -101,7 +101,7 @@ fn damaged(error: &pem::Error) -> FileProblem {
     FileProblem::Pem(match error {
         pem::Error::MissingSectionEnd { .. } => "a section has no END line".to_owned(),
         pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed".to_owned(),
-        pem::Error::Base64Decode(_) => "a section is no base64".to_owned(),
+        pem::Error::Base64Decode(_) => "a section is not base64".to_owned(),
         pem::Error::NoItemsFound => "it is empty".to_owned(),
         other => other.to_string(),
     })
@@ -132,6 +132,6 @@ mod tests {
         let path = temp.path().join("pipe");
         crate::os::regular_file::pipe(&path);
         let refused = certificates(&path).unwrap_err().to_string();
-        assert!(refused.ends_with("cannot be read: it is no regular file"), "{refused}");
+        assert!(refused.ends_with("cannot be read: it is not a regular file"), "{refused}");
     }
 }

@@ -56,7 +56,7 @@ impl std::str::FromStr for Fingerprint {
 
     /// Reads hexadecimal digits, with or without colons between them.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WANTED: &str = "a fingerprint is 56 (SHA-224), 64 (SHA-256), 96 (SHA-384) or 128 (SHA-512) \
+        const WANTED: &str = "a fingerprint must be 56 (SHA-224), 64 (SHA-256), 96 (SHA-384) or 128 (SHA-512) \
                               hexadecimal digits, colons allowed";
         let digits: Option<Vec<u8>> =
             text.chars().filter(|c| *c != ':').map(|c| Some(c.to_digit(16)? as u8)).collect();

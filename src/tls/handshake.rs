@@ -1,7 +1,7 @@
-//! TLS over any byte stream: the handshake, the stream that comes of it, and the handshakes of a listener.
+//! TLS over any byte stream: the handshake, the secured stream, and the handshakes of a listener.
 //!
-//! Owns the time that a handshake may take, how many may run at once, and what its failures are called. A secured
-//! stream ends when its certificate is revoked. It refuses to know sockets, and what is said over the stream.
+//! Owns the time that a handshake may take, how many may run at once, and the texts of its failures. A secured
+//! stream ends when its certificate is revoked. Knows nothing of sockets, nor of what is said over the stream.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::{AbortHandle, JoinSet};
@@ -18,12 +19,12 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::error::HandshakeError;
+use super::error::{HandshakeError, ProfileError};
 use super::names::Names;
 use super::profile::{ClientProfile, Profile, ServerProfile};
 use super::read_ahead::ReadAhead;
 use super::revocation::Guard;
-use super::verify::{Expected, Verdict};
+use super::verify::{Expected, HandshakeVerdict};
 
 /// How long a handshake may take.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -33,29 +34,35 @@ pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 pub struct Secured<IO> {
     stream: TlsStream<ReadAhead<IO>>,
     guard: Guard,
-    // One for each direction: they may be waited for by different tasks.
+    // One for each direction, because different tasks may wait for them.
     reading: Pin<Box<WaitForCancellationFutureOwned>>,
     writing: Pin<Box<WaitForCancellationFutureOwned>>,
     certified_nodes: Option<Vec<String>>,
+    is_newcomer: bool,
     ends_like_tcp: bool,
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Secured<IO> {
-    /// The node IDs that the peer's certificate names; `None` if it names none, or none was shown, or the
-    /// profile does not look at them.
+    /// The node IDs that the peer's certificate names; `None` if it names none, if the peer showed none, or
+    /// if the profile does not look at names.
     pub fn certified_nodes(&self) -> Option<&[String]> {
         self.certified_nodes.as_deref()
     }
 
-    /// Whom the peer's certificate names, which was verified; `None` if none was shown.
+    /// Whether the client is a newcomer, which was not asked for a certificate.
+    pub fn is_newcomer(&self) -> bool {
+        self.is_newcomer
+    }
+
+    /// The names in the peer's certificate, which the profile has accepted; `None` if the peer showed none.
     pub fn names(&self) -> Option<Names> {
         let shown = self.stream.get_ref().1.peer_certificates().unwrap_or_default();
         Names::of(shown.first()?).ok()
     }
 
-    /// Takes a connection that is closed without TLS's own close_notify for one that has ended, not for a broken
-    /// one. Receptor nodes close so, and their clients rely on it; an attacker who cuts the connection can then end
-    /// a message early, so messages must carry their own length or hash where that matters.
+    /// Treats a connection that is closed without TLS's close_notify as ended, not as broken, because receptor nodes
+    /// close connections like this and their clients rely on it. An attacker who cuts the connection can then end a
+    /// message early, so messages must carry their own length or hash where that matters.
     #[must_use]
     pub fn ending_like_tcp(self) -> Self {
         Self { ends_like_tcp: true, ..self }
@@ -73,10 +80,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Secured<IO> {
         let certified_nodes = profile.certified_nodes(&chain);
         let guard = profile.admit(chain, expected);
         let wait = || Box::pin(guard.cut().clone().cancelled_owned());
-        Self { stream, reading: wait(), writing: wait(), guard, certified_nodes, ends_like_tcp: false }
+        let (is_newcomer, ends_like_tcp) = (false, false);
+        Self { stream, reading: wait(), writing: wait(), guard, certified_nodes, is_newcomer, ends_like_tcp }
     }
 
-    /// Does something with the stream below, unless the connection is cut.
+    /// Writes to the stream below, unless the connection is cut.
     fn write<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -93,7 +101,7 @@ fn cut() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the peer's certificate is no longer accepted")
 }
 
-/// The outcome, or if there is none yet, whether the connection is cut meanwhile.
+/// The outcome, or an error if it is pending and the connection is cut.
 fn or_cut<T>(
     outcome: Poll<io::Result<T>>,
     wait: &mut Pin<Box<WaitForCancellationFutureOwned>>,
@@ -109,34 +117,39 @@ impl ServerProfile {
     /// The server's side of a handshake.
     ///
     /// # Errors
-    /// Within [`HANDSHAKE_LIMIT`].
+    /// The handshake fails, or takes longer than [`HANDSHAKE_LIMIT`].
     pub async fn accept<IO>(&self, io: IO) -> Result<Secured<IO>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        self.accept_from(Expected::Anyone, io).await
+        self.accept_from(Expected::Anyone, self.config(Expected::Anyone), io).await
     }
 
-    /// The same where a neighbour in the mesh is expected.
+    /// The same for a neighbour in the mesh, or a newcomer.
     ///
     /// # Errors
-    /// Within [`HANDSHAKE_LIMIT`].
+    /// The handshake fails, or takes longer than [`HANDSHAKE_LIMIT`].
     pub async fn accept_neighbour<IO>(&self, io: IO) -> Result<Secured<IO>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        self.accept_from(self.expected_neighbour(), io).await
+        self.accept_from(self.expected_neighbour(), self.neighbour_config(), io).await
     }
 
-    async fn accept_from<IO>(&self, expected: Expected, io: IO) -> Result<Secured<IO>, HandshakeError>
+    async fn accept_from<IO>(
+        &self,
+        expected: Expected,
+        config: Result<(ServerConfig, HandshakeVerdict), ProfileError>,
+        io: IO,
+    ) -> Result<Secured<IO>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        let (config, verdict) =
-            self.config(expected.clone()).map_err(|error| failed(self, error.to_string()))?;
+        let (config, verdict) = config.map_err(|error| failed(self, error.to_string()))?;
         let accepting = TlsAcceptor::from(Arc::new(config)).accept(ReadAhead::new(io));
         let stream = finish(self, accepting, &verdict).await?;
-        Ok(Secured::new(self, TlsStream::Server(stream), expected))
+        let is_newcomer = verdict.is_newcomer();
+        Ok(Secured { is_newcomer, ..Secured::new(self, TlsStream::Server(stream), expected) })
     }
 }
 
@@ -144,14 +157,15 @@ impl ClientProfile {
     /// The client's side of a handshake with `host`, a name or an address, which the certificate must name.
     ///
     /// # Errors
-    /// Within [`HANDSHAKE_LIMIT`].
+    /// The handshake fails, or takes longer than [`HANDSHAKE_LIMIT`].
     pub async fn connect<IO>(&self, io: IO, host: &str) -> Result<Secured<IO>, HandshakeError>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let name = ServerName::try_from(bare.to_owned())
-            .map_err(|_| failed(self, format!("{host:?} is no host name that a certificate could hold")))?;
+        let name = ServerName::try_from(bare.to_owned()).map_err(|_| {
+            failed(self, format!("{host:?} is not a host name that a certificate could hold"))
+        })?;
         let expected = Expected::Host(name.clone());
         let (config, verdict) =
             self.config(expected.clone()).map_err(|error| failed(self, error.to_string()))?;
@@ -164,7 +178,7 @@ impl ClientProfile {
 async fn finish<S>(
     profile: &Profile,
     handshake: impl Future<Output = io::Result<S>>,
-    verdict: &Verdict,
+    verdict: &HandshakeVerdict,
 ) -> Result<S, HandshakeError> {
     match timeout(HANDSHAKE_LIMIT, handshake).await {
         Ok(Ok(stream)) => Ok(stream),
@@ -179,7 +193,7 @@ fn failed(profile: &Profile, reason: String) -> HandshakeError {
     HandshakeError::Failed { profile: profile.name().to_owned(), reason }
 }
 
-fn explain(profile: &str, error: &io::Error, verdict: &Verdict) -> HandshakeError {
+fn explain(profile: &str, error: &io::Error, verdict: &HandshakeVerdict) -> HandshakeError {
     let profile = profile.to_owned();
     if let Some(rejection) = verdict.rejection() {
         return HandshakeError::Rejected { profile, rejection: Box::new(rejection.clone()) };
@@ -187,7 +201,7 @@ fn explain(profile: &str, error: &io::Error, verdict: &Verdict) -> HandshakeErro
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let reason = match tls {
         Some(error) => advice(error),
-        // How a connection ends depends on what is on its way then: one cause, and one text.
+        // All of these have one cause: which error it is depends on what is under way when the peer closes.
         None if matches!(
             error.kind(),
             io::ErrorKind::UnexpectedEof
@@ -196,8 +210,8 @@ fn explain(profile: &str, error: &io::Error, verdict: &Verdict) -> HandshakeErro
                 | io::ErrorKind::BrokenPipe
         ) =>
         {
-            "the peer refused or went away inside the handshake: it does not accept our certificate, speaks no TLS, \
-             or is down behind a forwarder; if it is up, its log says why"
+            "the peer broke off the handshake: it does not accept our certificate, does not speak TLS, or is down \
+             behind a forwarder; if it is up, its log says why"
                 .to_owned()
         }
         None => error.to_string(),
@@ -205,7 +219,7 @@ fn explain(profile: &str, error: &io::Error, verdict: &Verdict) -> HandshakeErro
     HandshakeError::Failed { profile, reason }
 }
 
-/// The same error with what to do about it, where TLS is its cause.
+/// The same error, with advice if TLS is its cause.
 fn in_plain_words(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(tls) => io::Error::new(error.kind(), advice(tls)),
@@ -213,12 +227,12 @@ fn in_plain_words(error: io::Error) -> io::Error {
     }
 }
 
-/// The error of rustls, with what to do about it.
+/// The text of an error of rustls, with advice.
 pub(super) fn advice(error: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, Error};
     match error {
         Error::NoCertificatesPresented => {
-            "the client shows no certificate: set cert and key in its tls-client, or drop requireclientcert"
+            "the client sent no certificate: set cert and key in its tls-client, or remove requireclientcert here"
                 .to_owned()
         }
         Error::AlertReceived(Alert::CertificateRequired) => {
@@ -235,7 +249,7 @@ pub(super) fn advice(error: &rustls::Error) -> String {
             | Alert::DecryptError,
         ) => format!("the peer does not accept our certificate ({error}); its log says why"),
         Error::AlertReceived(Alert::ProtocolVersion) | Error::PeerIncompatible(_) => {
-            format!("the peers have no version or cipher of TLS in common ({error}): look at mintls13")
+            format!("the peers have no TLS version or cipher in common ({error}): check mintls13")
         }
         Error::InvalidMessage(_) => {
             format!("the peer does not speak TLS ({error}): set tls at both ends, or at none")
@@ -284,7 +298,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<IO> {
         self.write(cx, |stream, cx| stream.poll_flush(cx))
     }
 
-    /// One that is cut may still say good-bye.
+    /// A connection that is cut may still send its close_notify.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let outcome = Pin::new(&mut this.stream).poll_shutdown(cx);
@@ -292,19 +306,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<IO> {
     }
 }
 
-/// Handshakes under way at once on one listener.
+/// The most handshakes that are under way on one listener.
 const MOST_HANDSHAKES: usize = 2_048;
-/// From this many on, clients that may have made up their address have to show first that they get answers there.
+/// From this many handshakes on, a client must first prove that it receives what is sent to its address.
 const SUSPICIOUS_HANDSHAKES: usize = 64;
 
-/// The concurrent handshakes of a listener, bounded in number, each of which leads to a `T`.
+/// The concurrent handshakes of a listener, bounded in number. Each results in a `T`.
 ///
-/// The oldest goes when there are too many, since an honest client needs a moment only: those who never finish displace
-/// each other and keep nobody out.
+/// When there are too many, the oldest is cut. An honest client needs only a moment, so clients that never finish
+/// displace each other and keep nobody out.
 #[derive(Debug)]
 pub struct Handshakes<T> {
     running: JoinSet<T>,
-    /// Oldest first; those that have ended are let go when room is needed.
+    /// Oldest first. Handshakes that have ended are removed when room is needed.
     begun: VecDeque<AbortHandle>,
     most: usize,
 }
@@ -316,7 +330,7 @@ impl<T> Default for Handshakes<T> {
 }
 
 impl<T: Send + 'static> Handshakes<T> {
-    /// Begins one. If there are too many, the oldest is cut.
+    /// Begins a handshake. If there are too many, the oldest is cut.
     pub fn begin(&mut self, handshake: impl Future<Output = T> + Send + 'static) {
         if self.begun.len() >= self.most {
             self.begun.retain(|one| !one.is_finished());
@@ -329,22 +343,22 @@ impl<T: Send + 'static> Handshakes<T> {
         self.begun.push_back(self.running.spawn(handshake));
     }
 
-    /// How many have not ended.
+    /// How many handshakes have not ended.
     pub fn under_way(&self) -> usize {
         self.begun.iter().filter(|one| !one.is_finished()).count()
     }
 
-    /// Whether there are more of them than honest clients make.
+    /// Whether there are more handshakes than honest clients make.
     pub fn are_suspicious(&self) -> bool {
         self.under_way() >= SUSPICIOUS_HANDSHAKES
     }
 
-    /// The result of the next one to end; pending while there are none. Cancel safe.
+    /// The result of the next handshake to end; pending while there is none. Cancel safe.
     pub async fn next(&mut self) -> T {
         loop {
             match self.running.join_next().await {
                 Some(Ok(ended)) => return ended,
-                // One that was cut or has panicked is gone; the listener goes on.
+                // A handshake was cut or has panicked: the listener goes on.
                 Some(Err(_gone)) => {}
                 None => return std::future::pending().await,
             }

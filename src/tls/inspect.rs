@@ -1,11 +1,12 @@
 //! Looks at certificate files for people: what is in them, and whether a node would accept them.
 //!
-//! Judges by the very function that handshakes use. It prints nothing.
+//! Judges by the function that handshakes use. Prints nothing.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::error::{FileError, FileProblem, ProfileError, Rejection};
@@ -28,7 +29,7 @@ pub enum VerifyError {
     #[error("refused: {0}")]
     Rejected(#[from] Rejection),
     /// No host has such a name.
-    #[error("{0:?} is no host name")]
+    #[error("{0:?} is not a host name")]
     Host(String),
     /// No node has such an ID.
     #[error("{0}")]
@@ -51,7 +52,7 @@ pub fn certificates(path: &Path) -> Result<Vec<(Facts, String)>, FileError> {
 
 /// A party that verifies certificates.
 #[derive(Debug)]
-pub struct Verifier(By);
+pub struct VerifyingParty(By);
 
 #[derive(Debug)]
 enum By {
@@ -61,7 +62,7 @@ enum By {
     Authorities(Box<Trust>, Role),
 }
 
-impl Verifier {
+impl VerifyingParty {
     /// Verifies as this `tls-server` does.
     ///
     /// # Errors
@@ -78,7 +79,7 @@ impl Verifier {
         ClientProfile::open(options, None).map(|profile| Self(By::Profile(profile.0)))
     }
 
-    /// Verifies by the files of authorities and of revocation lists alone.
+    /// Verifies only by the files of authorities and of revocation lists.
     ///
     /// # Errors
     /// A file that cannot be used.
@@ -95,12 +96,10 @@ impl Verifier {
     }
 }
 
-/// Whether the verifier would accept the certificate in `file` now, from that node or host if one is named.
-///
-/// # Errors
-/// Why not.
+/// Whether the verifier would accept the certificate in `file` now. If a node or a host is named, the certificate must
+/// name it.
 pub fn verify(
-    verifier: &Verifier,
+    verifier: &VerifyingParty,
     file: &Path,
     node: Option<&str>,
     host: Option<&str>,
@@ -112,11 +111,31 @@ pub fn verify(
         ),
         (None, None) => Expected::Anyone,
     };
-    let chain = files::certificates(file)?;
+    judge(verifier, &expected, &files::certificates(file)?)
+}
+
+/// Whether the verifier would accept a certificate in PEM now, as that of this node.
+///
+/// # Errors
+/// It would not, or there is no certificate.
+pub fn verify_text(verifier: &VerifyingParty, certificate: &str, node: &str) -> Result<(), VerifyError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
+    let chain = chain.unwrap_or_default();
+    if chain.is_empty() {
+        return Err(Rejection::Unusable("there is none".to_owned()).into());
+    }
+    judge(verifier, &Expected::Node(NodeId::new(node)?), &chain)
+}
+
+fn judge(
+    verifier: &VerifyingParty,
+    expected: &Expected,
+    chain: &[CertificateDer<'_>],
+) -> Result<(), VerifyError> {
     Ok(match &verifier.0 {
-        By::Profile(profile) => profile.check(&expected, &chain),
+        By::Profile(profile) => profile.check(expected, chain),
         By::Authorities(trust, role) => {
-            verify::check(trust, &Demands::default(), *role, &expected, &chain, Timestamp::now())
+            verify::check(trust, &Demands::default(), *role, expected, chain, Timestamp::now())
         }
     }?)
 }

@@ -30,7 +30,7 @@ pub enum KeyKind {
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
     /// No such length.
-    #[error("an RSA key of {0} bits is not made here: 2048, 3072, 4096 and 8192 are")]
+    #[error("cannot make an RSA key of {0} bits: use 2048, 3072, 4096 or 8192")]
     Bits(u32),
     /// The system or the library refuses to make a key.
     #[error("failed to make a key: {0}")]
@@ -50,7 +50,7 @@ pub enum MakeError {
     /// The authority's certificate cannot be used.
     #[error("the authority's certificate cannot be used: {0}")]
     Authority(String),
-    /// Certificate and key are strangers to each other.
+    /// The key does not belong to the certificate.
     #[error("the authority's private key does not belong to its certificate")]
     Mismatch,
     /// The certificate would be valid at no time.
@@ -66,7 +66,7 @@ pub enum MakeError {
     Other(String),
 }
 
-/// From when to when.
+/// The validity of a certificate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dates {
     /// Start; now if not given.
@@ -94,7 +94,7 @@ impl Dates {
 /// A private key in PEM (PKCS#8).
 ///
 /// # Errors
-/// [`MakeError::Bits`], or a library without randomness.
+/// [`MakeError::Bits`], or [`MakeError::Key`] if the library fails.
 pub fn private_key(kind: KeyKind) -> Result<String, MakeError> {
     let failed = |e: rcgen::Error| MakeError::Key(e.to_string());
     let pair = match kind {
@@ -127,7 +127,15 @@ pub fn public_key(private_key: &str) -> Result<String, MakeError> {
     read_key(private_key).map(|pair| pair.public_key_pem())
 }
 
-fn read_key(pem: &str) -> Result<KeyPair, MakeError> {
+/// The public half of a private key, as a certificate holds it (SPKI, in DER).
+///
+/// # Errors
+/// If the key cannot be read.
+pub fn public_key_der(private_key: &str) -> Result<Vec<u8>, MakeError> {
+    read_key(private_key).map(|pair| pair.subject_public_key_info())
+}
+
+pub(super) fn read_key(pem: &str) -> Result<KeyPair, MakeError> {
     KeyPair::from_pem(pem).map_err(|e| MakeError::BadKey(e.to_string()))
 }
 
@@ -136,18 +144,42 @@ fn read_key(pem: &str) -> Result<KeyPair, MakeError> {
 /// # Errors
 /// An unusable key or name.
 pub fn authority(common_name: &str, key: &str, dates: Dates, now: Timestamp) -> Result<String, MakeError> {
-    let key = read_key(key)?;
+    let made = authority_parameters(common_name, dates, now)?.self_signed(&read_key(key)?);
+    Ok(made.map_err(|e| MakeError::Other(e.to_string()))?.pem())
+}
+
+/// A certificate for an authority of this name and key that another authority signs, in PEM: whoever trusts that one
+/// trusts what the first one signs as well.
+///
+/// # Errors
+/// As [`authority`], or the other one's certificate or key cannot be used.
+pub fn cross_certificate(
+    (common_name, key): (&str, &str),
+    (by, by_key): (&str, &str),
+    dates: Dates,
+    now: Timestamp,
+) -> Result<String, MakeError> {
+    let mut params = authority_parameters(common_name, dates, now)?;
+    params.use_authority_key_identifier_extension = true;
+    let made = params.signed_by(&read_key(key)?, &issuer(by, by_key)?);
+    Ok(made.map_err(|e| MakeError::Other(e.to_string()))?.pem())
+}
+
+fn authority_parameters(
+    common_name: &str,
+    dates: Dates,
+    now: Timestamp,
+) -> Result<CertificateParams, MakeError> {
     let mut params = parameters(subject(common_name), dates.fill(now, AUTHORITY_YEARS)?)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let made = params.self_signed(&key).map_err(|e| MakeError::Other(e.to_string()))?;
-    Ok(made.pem())
+    Ok(params)
 }
 
 /// Names for a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Subject {
+pub struct CertSubject {
     /// Its common name.
     pub common_name: String,
     /// DNS names.
@@ -162,19 +194,25 @@ pub struct Subject {
 ///
 /// # Errors
 /// An unusable key or name.
-pub fn request(names: &Subject, key: &str) -> Result<String, MakeError> {
+pub fn request(names: &CertSubject, key: &str) -> Result<String, MakeError> {
     let key = read_key(key)?;
     let mut params = CertificateParams::default();
     params.distinguished_name = subject(&names.common_name);
-    for name in &names.dns {
-        let text = name.as_str().try_into().map_err(|_| MakeError::Name(name.clone()))?;
-        params.subject_alt_names.push(SanType::DnsName(text));
-    }
-    params.subject_alt_names.extend(names.addresses.iter().copied().map(SanType::IpAddress));
-    let node = |id: &String| SanType::OtherName((NODE_ID_OID.to_vec(), id.as_str().into()));
-    params.subject_alt_names.extend(names.node_ids.iter().map(node));
+    params.subject_alt_names = alternative_names(names)?;
     let made = params.serialize_request(&key).map_err(|e| MakeError::Other(e.to_string()))?;
     made.pem().map_err(|e| MakeError::Other(e.to_string()))
+}
+
+fn alternative_names(names: &CertSubject) -> Result<Vec<SanType>, MakeError> {
+    let mut all = Vec::new();
+    for name in &names.dns {
+        let text = name.as_str().try_into().map_err(|_| MakeError::Name(name.clone()))?;
+        all.push(SanType::DnsName(text));
+    }
+    all.extend(names.addresses.iter().copied().map(SanType::IpAddress));
+    let node = |id: &String| SanType::OtherName((NODE_ID_OID.to_vec(), id.as_str().into()));
+    all.extend(names.node_ids.iter().map(node));
+    Ok(all)
 }
 
 /// The names that a request asks for.
@@ -186,8 +224,8 @@ pub fn requested_names(request: &str) -> Result<Names, MakeError> {
     Names::of_request(&parsed).map_err(|e| MakeError::Request(e.to_string()))
 }
 
-/// The certificate that an authority makes of a request, in PEM. Its names are the request's, its uses are
-/// those of a node: server and client. What else a request asks for is not granted.
+/// The certificate that an authority makes from a request, in PEM. It has the names of the request, and the uses of a
+/// node: server and client. Nothing else that the request asks for is granted.
 ///
 /// # Errors
 /// An unusable request, authority or key.
@@ -201,21 +239,52 @@ pub fn sign(
     if requested_names(request)?.is_empty() {
         return Err(MakeError::NoNames);
     }
-    let asked =
-        CertificateSigningRequestParams::from_pem(request).map_err(|e| MakeError::Request(e.to_string()))?;
+    let asked = read_request(request)?;
+    let names = (asked.params.distinguished_name, asked.params.subject_alt_names);
+    sign_key(&asked.public_key, names, (authority, authority_key), dates, now)
+}
+
+/// The same with these names, whatever the request asks for.
+///
+/// # Errors
+/// As [`sign`], or a name that cannot stand in a certificate.
+pub fn sign_names(
+    request: &str,
+    names: &CertSubject,
+    authority: &str,
+    authority_key: &str,
+    dates: Dates,
+    now: Timestamp,
+) -> Result<String, MakeError> {
+    let names = (subject(&names.common_name), alternative_names(names)?);
+    sign_key(&read_request(request)?.public_key, names, (authority, authority_key), dates, now)
+}
+
+/// A request whose signature shows that its maker has the key.
+fn read_request(request: &str) -> Result<CertificateSigningRequestParams, MakeError> {
+    CertificateSigningRequestParams::from_pem(request).map_err(|e| MakeError::Request(e.to_string()))
+}
+
+fn sign_key(
+    key: &rcgen::PublicKey,
+    (name, alternatives): (DistinguishedName, Vec<SanType>),
+    (authority, authority_key): (&str, &str),
+    dates: Dates,
+    now: Timestamp,
+) -> Result<String, MakeError> {
     let issuer = issuer(authority, authority_key)?;
-    let mut params =
-        parameters(asked.params.distinguished_name.clone(), dates.fill(now, CERTIFICATE_YEARS)?)?;
-    params.subject_alt_names = asked.params.subject_alt_names;
+    let mut params = parameters(name, dates.fill(now, CERTIFICATE_YEARS)?)?;
+    params.subject_alt_names = alternatives;
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-    let made = params.signed_by(&asked.public_key, &issuer).map_err(|e| MakeError::Other(e.to_string()))?;
+    let made = params.signed_by(key, &issuer).map_err(|e| MakeError::Other(e.to_string()))?;
     Ok(made.pem())
 }
 
-/// Serial numbers in hexadecimal of the certificates that an authority has revoked, with the times, as a list in PEM.
+/// A revocation list in PEM, with this number: of two lists the higher one is the later. `revoked` has the serial number of each revoked certificate, in hexadecimal, with the
+/// time.
 ///
 /// # Errors
 /// An unusable authority or key.
@@ -223,6 +292,7 @@ pub fn revocation_list(
     authority: &str,
     authority_key: &str,
     revoked: &[(String, Timestamp)],
+    number: u64,
     now: Timestamp,
 ) -> Result<String, MakeError> {
     let entry = |(serial, at): &(String, Timestamp)| {
@@ -233,12 +303,12 @@ pub fn revocation_list(
             invalidity_date: None,
         })
     };
-    // Lists hold until the next one: nodes go by the newest that they have.
+    // The end is far off, because nodes use a list until they get a newer one.
     let (this_update, next_update) = Dates::default().fill(now, AUTHORITY_YEARS)?;
     let params = CertificateRevocationListParams {
         this_update: time(this_update)?,
         next_update: time(next_update)?,
-        crl_number: SerialNumber::from_slice(&now.as_millisecond().to_be_bytes()),
+        crl_number: SerialNumber::from_slice(&number.to_be_bytes()),
         issuing_distribution_point: None,
         revoked_certs: revoked.iter().map(entry).collect::<Result<_, MakeError>>()?,
         key_identifier_method: KeyIdMethod::Sha256,
@@ -250,13 +320,13 @@ pub fn revocation_list(
 fn bytes_of(serial: &str) -> Result<Vec<u8>, MakeError> {
     let byte = |at: usize| serial.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
     let bytes: Option<Vec<u8>> = (0..serial.len()).step_by(2).map(byte).collect();
-    bytes.ok_or_else(|| MakeError::Other(format!("{serial:?} is no serial number")))
+    bytes.ok_or_else(|| MakeError::Other(format!("{serial:?} is not a serial number")))
 }
 
 /// What a certificate in PEM says about itself.
 ///
 /// # Errors
-/// If it is none.
+/// If there is none in the text.
 pub fn facts(certificate: &str) -> Result<Facts, MakeError> {
     let der = pem_section(certificate, "CERTIFICATE").map_err(MakeError::Other)?;
     Facts::of(&der).map_err(|e| MakeError::Other(e.to_string()))
@@ -267,7 +337,7 @@ fn issuer(authority: &str, authority_key: &str) -> Result<Issuer<'static, KeyPai
     let der = pem_section(authority, "CERTIFICATE").map_err(MakeError::Authority)?;
     let facts = Facts::of(&der).map_err(|e| MakeError::Authority(e.to_string()))?;
     if !facts.is_ca {
-        let text = format!("{} is no authority (it has no CA flag)", facts.names.subject);
+        let text = format!("{} is not an authority (it has no CA flag)", facts.names.subject);
         return Err(MakeError::Authority(text));
     }
     if !contains(&der, key.der_bytes()) {
@@ -276,7 +346,7 @@ fn issuer(authority: &str, authority_key: &str) -> Result<Issuer<'static, KeyPai
     Issuer::from_ca_cert_der(&der.into(), key).map_err(|e| MakeError::Authority(e.to_string()))
 }
 
-/// A certificate holds its public key verbatim.
+/// Whether a certificate is for this public key, which it holds verbatim.
 fn contains(certificate: &[u8], public_key: &[u8]) -> bool {
     certificate.windows(public_key.len()).any(|window| window == public_key)
 }
@@ -299,7 +369,7 @@ fn parameters(
     Ok(params)
 }
 
-/// 127 random bits: positive, and never the same twice.
+/// A random serial number: positive, of 16 bytes, and never the same twice.
 fn serial() -> rcgen::SerialNumber {
     let mut bytes = rand::random::<u128>().to_be_bytes();
     bytes[0] = bytes[0] & 0x7f | 0x40;
@@ -308,7 +378,7 @@ fn serial() -> rcgen::SerialNumber {
 
 fn time(at: Timestamp) -> Result<time::OffsetDateTime, MakeError> {
     time::OffsetDateTime::from_unix_timestamp(at.as_second())
-        .map_err(|_| MakeError::Other(format!("{at} is no date that a certificate can hold")))
+        .map_err(|_| MakeError::Other(format!("a certificate cannot hold the date {at}")))
 }
 
 /// The first section of that kind.

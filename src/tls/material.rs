@@ -1,7 +1,7 @@
 //! The contents of a profile's files: its own certificate, the trusted authorities, the revoked certificates.
 //!
 //! A material is read whole or not at all, so that a file which is just being written never takes the place
-//! of a good one. It refuses to know handshakes and when to read again.
+//! of a good one. This module knows nothing of handshakes, nor when to read again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,10 +21,7 @@ use super::options::{Files, Settings};
 use super::short_keys::LEAST_BITS;
 use crate::wire::NodeId;
 
-/// From how long before its end a certificate's expiry is warned of.
-const WARN_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
-
-/// Changes whenever a file does.
+/// The state of a profile's files. It differs after any of them has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stamp(Vec<Option<(SystemTime, u64, u64)>>);
 
@@ -45,9 +42,9 @@ pub(super) struct Authorities {
     pub(super) anchors: Vec<TrustAnchor<'static>>,
     /// Their certificates, unless they are the system's.
     pub(super) certificates: Vec<CertificateDer<'static>>,
-    /// Keys of those whose RSA is shorter than what is accepted of others.
+    /// Keys of authorities whose RSA keys are shorter than is accepted of others.
     pub(super) short_keys: Vec<Vec<u8>>,
-    /// Those that are used for no other reason than that they are named.
+    /// Advice about authorities that are used only because an operator named them.
     warnings: Vec<String>,
 }
 
@@ -125,9 +122,10 @@ impl Material {
         Some(Facts::of(self.identity.as_ref()?.end_entity_cert().ok()?).ok()?.not_after)
     }
 
-    /// The same, if it has expired or does so soon.
+    /// The end of the own certificate, if it has expired or expires soon: a node that renews in time never gets there.
     pub(super) fn ends_soon(&self, now: Timestamp) -> Option<Timestamp> {
-        self.not_after().filter(|end| end.duration_since(now) < WARN_BEFORE)
+        let facts = Facts::of(self.identity.as_ref()?.end_entity_cert().ok()?).ok()?;
+        facts.ends_soon(now).then_some(facts.not_after)
     }
 
     /// Advice about the own certificate, if it expires soon.
@@ -182,8 +180,8 @@ fn check_readable(path: &Path, chain: &[CertificateDer<'_>]) -> Result<Facts, Fi
     all.into_iter().next().ok_or_else(|| wrong(path, FileProblem::Nothing { wanted, found: Vec::new() }))
 }
 
-/// All authorities of a bundle. One without the CA flag is used if nobody else has signed it: who names it here vouches
-/// for it, and an anchor of trust is a name and a key.
+/// All authorities of a bundle. A certificate without the CA flag is used if it is self-issued and does not say that it
+/// is no authority, because the operator who names it here vouches for it.
 pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {
     let mut found = Authorities { certificates: files::certificates(path)?, ..Authorities::default() };
     for (at, certificate) in found.certificates.iter().enumerate() {
@@ -213,7 +211,7 @@ pub(super) fn authorities(path: &Path) -> Result<Authorities, FileError> {
 
 fn system_anchors(settings: &Settings) -> Result<Vec<TrustAnchor<'static>>, ProfileError> {
     let found = rustls_native_certs::load_native_certs();
-    // The system's bundle is not ours to judge: what cannot be read of it is left out.
+    // Certificates in it that cannot be read are left out, because the operator did not choose the system's bundle.
     let anchors: Vec<_> = found
         .certs
         .iter()

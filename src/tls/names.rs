@@ -1,7 +1,7 @@
 //! What a certificate says about its owner: node IDs, host names, addresses, common name, dates.
 //!
 //! Owns the otherName in which receptor meshes keep node IDs. It reads single certificates and believes
-//! nothing that they say: whether one may be trusted is `verify`'s question.
+//! nothing that they say: `verify` decides which are trusted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,6 +10,8 @@ use jiff::Timestamp;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use x509_parser::der_parser::asn1_rs::{self, Any, TaggedExplicit, Utf8String};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509CertificationRequest, X509Version};
+
+use super::proof::hex;
 
 /// The otherName type of node IDs: its value is a UTF8String.
 pub const NODE_ID_OID: [u64; 9] = [1, 3, 6, 1, 4, 1, 2312, 19, 1];
@@ -53,13 +55,13 @@ pub struct Facts {
     pub for_clients: bool,
     /// Kind of its key, such as `RSA 2048`.
     pub key: String,
-    /// Bits of its key, if it is of RSA.
+    /// Bits of its key, if that is an RSA key.
     pub rsa_bits: Option<usize>,
     /// Its X.509 version, which is 3 unless something very old or `openssl x509 -req` without extensions made it.
     pub version: u32,
-    /// Its issuer has the name of its subject.
+    /// Whether its issuer and its subject have the same name.
     pub is_self_issued: bool,
-    /// It says that it is no authority, rather than nothing.
+    /// Whether it says that it is no authority, instead of saying nothing about it.
     pub denies_ca: bool,
 }
 
@@ -82,7 +84,7 @@ impl Facts {
         Ok(Self {
             names: Names::of_parsed(&parsed)?,
             issuer: display(parsed.issuer()),
-            serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+            serial: hex(parsed.raw_serial()),
             not_before: time(validity.not_before)?,
             not_after: time(validity.not_after)?,
             is_ca: parsed.is_ca(),
@@ -97,6 +99,19 @@ impl Facts {
     }
 }
 
+/// Seconds before its end at which a certificate is soon over, and the part of its life that this is at most. A node
+/// that renews in time never gets there.
+const SOON: i64 = 30 * 86_400;
+const SOON_PART: i64 = 5;
+
+impl Facts {
+    /// Whether it has expired or soon does.
+    pub fn ends_soon(&self, now: Timestamp) -> bool {
+        let life = self.not_after.as_second().saturating_sub(self.not_before.as_second());
+        self.not_after.as_second().saturating_sub(now.as_second()) < SOON.min(life / SOON_PART)
+    }
+}
+
 /// The key of a certificate that is older than version 3, which the TLS library does not read.
 pub(super) fn key_of_old(certificate: &[u8]) -> Option<SubjectPublicKeyInfoDer<'_>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -104,7 +119,7 @@ pub(super) fn key_of_old(certificate: &[u8]) -> Option<SubjectPublicKeyInfoDer<'
     (parsed.version() != X509Version::V3).then(|| SubjectPublicKeyInfoDer::from(key))
 }
 
-/// The bare key of a certificate, as verification gets it.
+/// The bare key of a certificate, as the verification of signatures gets it.
 pub(super) fn bare_key(certificate: &[u8]) -> Option<Vec<u8>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     Some(parsed.public_key().subject_public_key.data.to_vec())
@@ -114,7 +129,7 @@ impl Names {
     /// The names in a certificate.
     ///
     /// # Errors
-    /// If it is none, or its alternative names cannot be read.
+    /// If it is no certificate, or its alternative names cannot be read.
     pub fn of(certificate: &[u8]) -> Result<Self, Unreadable> {
         Facts::of(certificate).map(|facts| facts.names)
     }
@@ -122,7 +137,7 @@ impl Names {
     /// The names in a certificate request.
     ///
     /// # Errors
-    /// If it is none, or its alternative names cannot be read.
+    /// If it is no request, or its alternative names cannot be read.
     pub fn of_request(request: &[u8]) -> Result<Self, Unreadable> {
         let (_, parsed) = X509CertificationRequest::from_der(request)
             .map_err(|_| Unreadable("it is not a certificate request"))?;
@@ -154,12 +169,13 @@ impl Names {
                 let four = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
                 let address = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
                 self.addresses
-                    .push(address.map_err(|_| Unreadable("an IP address in it has no such length"))?);
+                    .push(address.map_err(|_| Unreadable("an IP address in it has an impossible length"))?);
             }
             GeneralName::OtherName(oid, value) if oid.iter().is_some_and(|oid| oid.eq(NODE_ID_OID)) => {
-                self.node_ids.push(utf8_string(value).ok_or(Unreadable("a node ID in it is no UTF8String"))?);
+                self.node_ids
+                    .push(utf8_string(value).ok_or(Unreadable("a node ID in it is not a UTF8String"))?);
             }
-            // Names of other kinds are nobody's business here.
+            // Names of other kinds are ignored.
             _ => {}
         }
         Ok(())
@@ -196,7 +212,7 @@ fn display(name: &x509_parser::x509::X509Name<'_>) -> String {
     printable(&common.map_or_else(|| name.to_string(), str::to_owned))
 }
 
-/// For logs and terminals.
+/// The text without control characters, for logs and terminals.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

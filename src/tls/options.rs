@@ -1,6 +1,6 @@
 //! The options of TLS profiles, as they are configured.
 //!
-//! Owns what a `tls-server` and a `tls-client` can say, and what both come to. It opens no files.
+//! Owns the settings of a `tls-server` and of a `tls-client`, and the common form of both. Opens no files.
 
 use std::path::{Path, PathBuf};
 
@@ -26,14 +26,14 @@ pub struct Files {
 pub struct ServerOptions {
     /// The profile's name.
     pub name: String,
-    /// Its files; `identity` is needed, `authorities` sign client certificates. Where these are required and no
-    /// authorities named, the system's are trusted.
+    /// Its files. `identity` is needed; `authorities` sign client certificates. If client certificates are required and
+    /// no authorities are named, the system's are trusted.
     pub files: Files,
     /// Whether clients must show a certificate.
     pub require_client_cert: bool,
     /// The only client certificates to accept; empty for all that the authorities signed.
     pub pinned: Vec<Fingerprint>,
-    /// Whether a required certificate of a neighbour need not name any node. If it names some, they count.
+    /// Whether the required certificate of a neighbour may name no node. Node IDs that it names still count.
     pub admit_nameless: bool,
     /// Whether certificates need not name their nodes on links.
     pub skip_names_check: bool,
@@ -59,7 +59,7 @@ pub struct ClientOptions {
 }
 
 impl Files {
-    /// All of them.
+    /// All files.
     pub(super) fn all(&self) -> impl Iterator<Item = &Path> {
         let (cert, key) = self.identity.as_ref().map(|(cert, key)| (cert, key)).unzip();
         let others = [self.authorities.as_ref(), self.crl.as_ref(), self.blocklist.as_ref()];
@@ -83,6 +83,8 @@ pub(super) struct Settings {
     pub(super) admit_nameless: bool,
     pub(super) skip_names_check: bool,
     pub(super) min_tls13: bool,
+    /// Whether this host has no certificate yet, and asks for one.
+    pub(super) is_newcomer: bool,
 }
 
 impl Settings {
@@ -98,6 +100,7 @@ impl Settings {
             admit_nameless: options.admit_nameless,
             skip_names_check: options.skip_names_check,
             min_tls13: options.min_tls13,
+            is_newcomer: false,
         }
     }
 
@@ -113,6 +116,7 @@ impl Settings {
             admit_nameless: false,
             skip_names_check: options.skip_names_check,
             min_tls13: options.min_tls13,
+            is_newcomer: false,
         }
     }
 
@@ -124,7 +128,7 @@ impl Settings {
         }
     }
 
-    /// Whether the system's authorities are trusted where no file is named.
+    /// Whether the system's authorities are trusted if no file is named.
     pub(super) fn trusts_system(&self) -> bool {
         match self.role {
             Role::Server => !self.demands.insecure,

@@ -2,14 +2,16 @@
 //!
 //! Owns how soon changed files are read. It refuses to know what a change means: that is each profile's business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +24,7 @@ use crate::wire::NodeId;
 
 /// Time between two looks at the files. A change counts at the second look that shows it, so that a revoked
 /// neighbour is disconnected within little more than twice this time.
-const LOOK: Duration = Duration::from_millis(400);
+const FILES_EVERY: Duration = Duration::from_millis(400);
 /// Time between two looks at the dates of certificates.
 const EXPIRY_LOOK: Duration = Duration::from_secs(24 * 3600);
 
@@ -31,22 +33,26 @@ const EXPIRY_LOOK: Duration = Duration::from_secs(24 * 3600);
 #[error("unknown TLS config {0}")]
 pub struct UnknownProfile(pub String);
 
-/// The profiles of a node. Clones are the same, also after a change.
+/// The profiles of a node. Clones share them, also after a change.
 #[derive(Debug, Clone, Default)]
 pub struct Profiles {
     set: Arc<ArcSwap<ProfileSet>>,
     swapped: Arc<Notify>,
+    admits_newcomers: Arc<AtomicBool>,
+    /// Why the node's certificate cannot be renewed over the mesh. Locked for moments.
+    renewal: Arc<Mutex<Option<String>>>,
 }
 
-/// Profiles of one kind, with the options that they were made of.
-type ByName<O, P> = BTreeMap<String, (O, P)>;
+/// Profiles of one kind, with the options that they were made from.
+type ProfilesByName<O, P> = BTreeMap<String, (O, P)>;
 
-/// All profiles at one time, with the settings that they were made of.
+/// All profiles at one time, with the options that they were made from.
 #[derive(Debug, Default)]
 pub struct ProfileSet {
-    servers: ByName<ServerOptions, ServerProfile>,
-    clients: ByName<ClientOptions, ClientProfile>,
-    /// Of profiles that are no more: connections that they let in live on, and must still be cut when revoked.
+    servers: ProfilesByName<ServerOptions, ServerProfile>,
+    clients: ProfilesByName<ClientOptions, ClientProfile>,
+    /// Profiles that were replaced or removed. Connections that they let in live on, and must still be cut when
+    /// revoked.
     retired: Vec<Arc<Profile>>,
 }
 
@@ -66,7 +72,7 @@ impl Profiles {
         Ok(profiles)
     }
 
-    /// Reads the files of those profiles that are not in use with these very settings; those stay the same.
+    /// Prepares the next set. A profile that is in use with the same options is kept; the files of all others are read.
     /// Nothing changes before [`Self::swap`].
     ///
     /// # Errors
@@ -85,7 +91,7 @@ impl Profiles {
         Ok(ProfileSet { servers, clients, retired: Vec::new() })
     }
 
-    /// Replaces these profiles, which are returned. A profile that was handed out before stays as it is.
+    /// Puts a new set in force, and returns the former one. A profile that was handed out before stays as it is.
     pub fn swap(&self, new: Arc<ProfileSet>) -> Arc<ProfileSet> {
         let old = self.set.load_full();
         let kept: Vec<&Arc<Profile>> = new.current().collect();
@@ -99,14 +105,24 @@ impl Profiles {
         }
         let (servers, clients) = (new.servers.clone(), new.clients.clone());
         self.set.store(Arc::new(ProfileSet { servers, clients, retired }));
+        self.admit_newcomers(self.admits_newcomers.load(Ordering::Relaxed));
         self.swapped.notify_one();
         old
     }
 
+    /// Lets newcomers in at the listeners of links from now on, or no longer.
+    pub fn admit_newcomers(&self, admits: bool) {
+        self.admits_newcomers.store(admits, Ordering::Relaxed);
+        self.set.load().servers.values().for_each(|(_, profile)| profile.admit_newcomers(admits));
+    }
+
+    /// Whether newcomers are let in.
+    #[cfg(test)]
+    pub(crate) fn admits_newcomers(&self) -> bool {
+        self.admits_newcomers.load(Ordering::Relaxed)
+    }
+
     /// The `tls-server` of that name.
-    ///
-    /// # Errors
-    /// If there is none.
     pub fn server(&self, name: &str) -> Result<ServerProfile, UnknownProfile> {
         let found = self.set.load().servers.get(name).map(|(_, profile)| profile.clone());
         found.ok_or_else(|| UnknownProfile(name.to_owned()))
@@ -114,9 +130,6 @@ impl Profiles {
 
     /// The `tls-client` of that name. One called `default` is always there: unless it is configured, it trusts
     /// the system's authorities and shows no certificate.
-    ///
-    /// # Errors
-    /// If there is none.
     pub fn client(&self, name: &str) -> Result<ClientProfile, UnknownProfile> {
         let unknown = || UnknownProfile(name.to_owned());
         match self.set.load().clients.get(name) {
@@ -132,10 +145,29 @@ impl Profiles {
         }
     }
 
+    /// The files of the authorities that its profiles trust.
+    pub fn authorities(&self) -> BTreeSet<PathBuf> {
+        let set = self.set.load();
+        set.current().filter_map(|profile| profile.files().authorities.clone()).collect()
+    }
+
+    /// Notes why the certificate could not be renewed over the mesh, or that it was. Returns whether that is news.
+    pub fn note_renewal(&self, why: Option<String>) -> bool {
+        let mut known = self.renewal.lock();
+        let is_news = *known != why;
+        *known = why;
+        is_news
+    }
+
+    /// Why the certificate could not be renewed over the mesh, when that was tried last.
+    pub fn renewal_failure(&self) -> Option<String> {
+        self.renewal.lock().clone()
+    }
+
     /// Reads changed files again, cuts connections whose certificate is no longer accepted, and warns of
-    /// certificates that expire, until `stop`. One task does it; without profiles it sleeps.
+    /// certificates that expire, until `stop`. Without profiles it sleeps.
     pub async fn watch(self, stop: CancellationToken) {
-        let mut looks = interval(LOOK);
+        let mut looks = interval(FILES_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dates = interval(EXPIRY_LOOK);
         dates.reset();
@@ -150,7 +182,7 @@ impl Profiles {
         }
     }
 
-    /// The files of certificates that have expired or do so soon, each with its end.
+    /// The files of certificates that have expired or expire soon, each with its end.
     pub fn ending_soon(&self) -> BTreeMap<PathBuf, Timestamp> {
         self.set.load().current().filter_map(|profile| profile.ends_soon()).collect()
     }
@@ -166,9 +198,16 @@ impl Profiles {
 
     async fn look(&self) {
         let profiles = self.clone();
-        // Files may lie on a file system that hangs: the node must not.
+        // On another thread, because the files may lie on a file system that hangs.
         let looked = tokio::task::spawn_blocking(move || profiles.refresh());
         let _panicked_only = looked.await;
+    }
+
+    /// Reads changed files now. For files that were replaced as a whole, which need not be looked at twice.
+    pub fn refresh_at_once(&self) {
+        // The first look sees the change, and the second one that it stands still.
+        self.refresh();
+        self.refresh();
     }
 
     pub(super) fn refresh(&self) {
@@ -189,13 +228,13 @@ impl ProfileSet {
     }
 }
 
-/// Opens those profiles that are not in use with the same options.
+/// Keeps the profiles that are in use with the same options, and opens the others.
 fn prepared<O: PartialEq + Clone, P: Deref<Target = Profile> + Clone>(
     all: impl IntoIterator<Item = O>,
     name: impl Fn(&O) -> &String,
-    in_use: &ByName<O, P>,
+    in_use: &ProfilesByName<O, P>,
     open: impl Fn(O) -> Result<P, ProfileError>,
-) -> Result<ByName<O, P>, ProfileError> {
+) -> Result<ProfilesByName<O, P>, ProfileError> {
     let mut prepared = BTreeMap::new();
     for options in all {
         let profile = match in_use.get(name(&options)) {

@@ -1,7 +1,7 @@
-//! A byte stream that is read ahead of under load.
+//! A byte stream that reads ahead under load. Knows nothing of TLS.
 //!
-//! TLS asks for 4 KiB at a time, which is a system call for each of them. Here a full read is taken as a sign that more
-//! is at hand, and from then on reads are large, until one finds nothing. There is a buffer only for that time: an idle
+//! TLS asks for 4 KiB at a time, each with a system call. Here, a full read is taken as a sign that more is at hand:
+//! from then on reads are large, until one finds nothing. The buffer exists only during that time, so an idle
 //! connection, or a stranger's, costs none. Writes pass through.
 
 use std::io::{self, IoSlice};
@@ -15,12 +15,12 @@ use tokio_util::io::poll_read_buf;
 /// Bytes of a large read.
 const AHEAD: usize = 64 * 1024;
 
-/// The stream, and what was read of it ahead.
+/// The stream, and the bytes that were read ahead.
 #[derive(Debug)]
 pub(super) struct ReadAhead<IO> {
     io: IO,
     buffer: BytesMut,
-    /// The last read was full.
+    /// Whether the last read was full.
     much: bool,
 }
 
@@ -35,7 +35,7 @@ impl<IO> ReadAhead<IO> {
 }
 
 impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
-    /// Reads into the buffer, or gives it back when nothing is at hand.
+    /// Reads into the buffer, or frees it if nothing is at hand.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.reserve(AHEAD);
         let read = poll_read_buf(Pin::new(&mut self.io), cx, &mut self.buffer);
@@ -102,9 +102,9 @@ mod tests {
     use super::*;
 
     /// A stream that counts the reads that brought something.
-    struct Counted<IO>(IO, usize);
+    struct CountedReads<IO>(IO, usize);
 
-    impl<IO: AsyncRead + Unpin> AsyncRead for Counted<IO> {
+    impl<IO: AsyncRead + Unpin> AsyncRead for CountedReads<IO> {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -122,7 +122,7 @@ mod tests {
         let (mut far, near) = duplex(1 << 20);
         far.write_all(&sent).await.unwrap();
         drop(far);
-        let mut ahead = ReadAhead::new(Counted(near, 0));
+        let mut ahead = ReadAhead::new(CountedReads(near, 0));
         let (mut received, mut chunk) = (Vec::new(), [0; 4096]);
         loop {
             let len = ahead.read(&mut chunk).await.unwrap();

@@ -1,6 +1,6 @@
 //! The connections that a profile has let in, so that they can be cut when their certificate is revoked.
 //!
-//! Owns the list of them. It refuses to know why one is cut.
+//! Owns their list. Does not know why a connection is cut.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl AdmittedList {
         Guard { list: self.0.clone(), number, cut }
     }
 
-    /// True if there are none.
+    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.lock().admitted.is_empty()
     }
 
-    /// All of them.
+    /// All living connections.
     pub(super) fn all(&self) -> Vec<Admitted> {
         self.0.lock().admitted.values().cloned().collect()
     }

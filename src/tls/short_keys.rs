@@ -1,15 +1,15 @@
 //! Signatures by authorities whose RSA keys are shorter than 2048 bits.
 //!
-//! Owns one exception: the operator named such an authority, and so vouches for it. It is tied to that very key, so no
-//! other signature, of a certificate in between or of a handshake, may be shorter.
+//! Owns one exception: an operator who names such an authority vouches for it. The exception holds for that very key,
+//! so intermediate certificates and handshakes still need keys of 2048 bits.
 
 use aws_lc_rs::signature::{self, RsaParameters, UnparsedPublicKey};
 use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
-/// The least that is accepted of everybody else.
+/// The fewest bits that are accepted of all other RSA keys.
 pub(super) const LEAST_BITS: usize = 2048;
 
-/// RSA with one hash: as usual, but for the keys of some authorities.
+/// RSA with one hash, which accepts short keys of some authorities.
 #[derive(Debug)]
 struct Rsa<'a> {
     keys: &'a [Vec<u8>],
@@ -34,7 +34,7 @@ impl SignatureVerificationAlgorithm for Rsa<'_> {
     }
 }
 
-/// Calls `verify` with the algorithms that may sign certificates: the usual ones, and shorter RSA by those `keys`.
+/// Calls `verify` with the algorithms that may sign certificates: the usual ones, and RSA with these short `keys`.
 pub(super) fn with_algorithms<T>(
     keys: &[Vec<u8>],
     verify: impl FnOnce(&[&dyn SignatureVerificationAlgorithm]) -> T,
@@ -52,7 +52,7 @@ pub(super) fn with_algorithms<T>(
         usual: webpki::aws_lc_rs::RSA_PKCS1_2048_8192_SHA512,
         short: &signature::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
     };
-    // The first one of a kind decides.
+    // The first algorithm that fits decides.
     let mut all: Vec<&dyn SignatureVerificationAlgorithm> = vec![&sha256, &sha512];
     all.extend(webpki::ALL_VERIFICATION_ALGS);
     verify(&all)

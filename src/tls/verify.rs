@@ -1,8 +1,9 @@
 //! Whether a peer's certificate is accepted: chain, dates, revocation, blocklist, pins, names.
 //!
 //! [`check`] is the whole decision, as a function of the certificate, the trust and the time; the rest hands
-//! it to rustls. It opens no files and keeps no state but the verdict of one handshake.
+//! it to rustls. Opens no files, and keeps no state but the verdict of one handshake.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
@@ -29,15 +30,15 @@ use crate::wire::{NameHash, NodeId};
 /// The name that a certificate must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// Anybody whom the authorities know.
+    /// None: anybody with a certificate that the authorities signed.
     Anyone,
-    /// A node, whichever it is.
+    /// The ID of any node.
     SomeNode,
     /// The host that was dialled.
     Host(ServerName<'static>),
-    /// A node.
+    /// The ID of this node.
     Node(NodeId),
-    /// The node of this hash.
+    /// The ID of the node with this hash.
     NodeHash(NameHash),
 }
 
@@ -76,11 +77,11 @@ pub enum Role {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Demands {
     pub(super) pins: Vec<Fingerprint>,
-    /// Accepts whatever is neither blocked nor excluded by pins.
+    /// Accepts any certificate, unless it is blocked, not pinned or has a short key.
     pub(super) insecure: bool,
 }
 
-/// Decides about a certificate, which stands first in `chain`, before the ones that lead to an authority.
+/// Decides about the first certificate in `chain`; the ones after it lead to an authority.
 ///
 /// # Errors
 /// Why it is not accepted.
@@ -104,7 +105,7 @@ pub(super) fn check(
     if !demands.pins.is_empty() && !demands.pins.iter().any(|pin| pin.is_of(own)) {
         return Err(Rejection::NotPinned { subject, fingerprint: Fingerprint::sha256(own) });
     }
-    // No handshake could be signed with it either.
+    // Refused here with a clear reason, because handshakes with such a key fail in any case.
     if let Some(bits) = facts.rsa_bits.filter(|bits| *bits < LEAST_BITS) {
         return Err(Rejection::ShortKey { subject, bits });
     }
@@ -130,8 +131,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks a certificate that is itself among the authorities, as a self-signed one is that peers were given: nobody
-/// else has to vouch for it. No list revokes it; it is taken out of the file, or blocked.
+/// Checks a certificate that is itself among the authorities, such as a self-signed one that peers were given. It needs
+/// no other signature. No list revokes it: an operator takes it out of the file, or blocks it.
 fn check_anchor(facts: &Facts, role: Role, now: Timestamp) -> Result<(), Rejection> {
     let subject = facts.names.subject.clone();
     let (serves, purpose) = match role {
@@ -149,7 +150,7 @@ fn check_anchor(facts: &Facts, role: Role, now: Timestamp) -> Result<(), Rejecti
     }
 }
 
-/// For whom a certificate may not be made.
+/// The purposes that a certificate may lack.
 const SERVERS: &str = "servers";
 const CLIENTS: &str = "clients";
 
@@ -167,8 +168,8 @@ fn check_chain(
         Role::Client => KeyUsage::client_auth(),
     };
     let lists: Vec<_> = trust.crls.iter().collect();
-    // An authority without a list has revoked nobody. A list past its next update still counts: forgetting
-    // whom it names would be worse than missing whom a newer one does.
+    // An authority without a list has revoked nothing. A list past its next update still counts, because forgetting
+    // the certificates in it would be worse than missing those in a newer one.
     let revocation = webpki::RevocationOptionsBuilder::new(&lists)
         .ok()
         .map(|options| options.with_status_policy(webpki::UnknownStatusPolicy::Allow).build());
@@ -203,14 +204,29 @@ fn explain(error: webpki::Error, facts: Facts, trust: &Trust, role: Role, now: T
     }
 }
 
-/// Why a handshake's certificate was refused, if it was.
+/// What a handshake has found out about the other side.
 #[derive(Debug, Clone, Default)]
-pub struct Verdict(Arc<OnceLock<Rejection>>);
+pub struct HandshakeVerdict(Arc<HandshakeFindings>);
 
-impl Verdict {
-    /// The refusal.
+#[derive(Debug, Default)]
+struct HandshakeFindings {
+    rejection: OnceLock<Rejection>,
+    is_newcomer: AtomicBool,
+}
+
+impl HandshakeVerdict {
+    /// Why the certificate was refused, if it was.
     pub fn rejection(&self) -> Option<&Rejection> {
-        self.0.get()
+        self.0.rejection.get()
+    }
+
+    /// Whether the client is a newcomer, which was not asked for a certificate: it is nobody's neighbour.
+    pub fn is_newcomer(&self) -> bool {
+        self.0.is_newcomer.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_newcomer(&self) {
+        self.0.is_newcomer.store(true, Ordering::Relaxed);
     }
 }
 
@@ -219,11 +235,11 @@ impl Verdict {
 pub(super) struct PeerVerifier {
     pub(super) profile: Arc<Profile>,
     pub(super) expected: Expected,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: HandshakeVerdict,
 }
 
 impl PeerVerifier {
-    /// The key of a certificate that the TLS library cannot read, where any certificate is accepted.
+    /// The key of a certificate that is too old for the TLS library, if the profile accepts any certificate.
     fn key_of_old<'a>(&self, certificate: &'a CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'a>> {
         self.profile.settings.demands.insecure.then(|| key_of_old(certificate)).flatten()
     }
@@ -249,13 +265,13 @@ impl PeerVerifier {
                 }
             };
             // Set once: a handshake shows one certificate.
-            let _first = self.verdict.0.set(rejection);
+            let _first = self.verdict.0.rejection.set(rejection);
             rustls::Error::InvalidCertificate(certificate)
         })
     }
 }
 
-/// As rustls's function for whole certificates; it has one for bare keys in TLS 1.3 alone.
+/// Verifies by a bare key as rustls does by a certificate. Rustls has a function for bare keys only in TLS 1.3.
 fn verify_tls12_signature_with_key(
     message: &[u8],
     key: &SubjectPublicKeyInfoDer<'_>,
@@ -272,7 +288,7 @@ fn verify_tls12_signature_with_key(
     if valid { Ok(HandshakeSignatureValid::assertion()) } else { Err(bad) }
 }
 
-/// The signatures of a handshake, which both of rustls's traits ask for in the same words.
+/// The methods that verify signatures of a handshake, which both of rustls's traits declare alike.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(
@@ -324,14 +340,14 @@ impl ServerCertVerifier for PeerVerifier {
 
 impl ClientCertVerifier for PeerVerifier {
     fn offer_client_auth(&self) -> bool {
-        true
+        !self.verdict.is_newcomer()
     }
 
     fn client_auth_mandatory(&self) -> bool {
         self.profile.settings.require_client_cert
     }
 
-    /// No hints: a client has one certificate to show, and a long list of names only makes handshakes large.
+    /// No hints, because a client has one certificate to show, and a long list of names makes handshakes large.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MessageType, NodeId, ServiceName, WireError, json};
 
-/// What a service speaks. Newer nodes may send other numbers, which are kept.
+/// How a service is spoken to. Newer nodes may send other numbers, which are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConnType(pub u8);

@@ -7,7 +7,7 @@ use super::{MessageType, NameHash, ServiceName, WireError};
 /// Size of the header in bytes.
 pub const DATA_HEADER_LEN: usize = 36;
 
-/// The offset of the hops to live: a forwarding node lowers this byte in place.
+/// The offset of the remaining hops: a forwarding node lowers this byte in place.
 pub const HOPS_OFFSET: usize = 1;
 
 /// The addresses in front of a payload.
@@ -26,7 +26,7 @@ pub struct DataHeader {
 }
 
 impl DataHeader {
-    /// Reads the header of a data message. The two bytes that should be zero are ignored, as a Go node does.
+    /// Reads the header of a data message. Ignores the two bytes that should be zero, as a Go node does.
     ///
     /// # Errors
     /// [`WireError::ShortHeader`] if the message ends inside the header.
@@ -47,8 +47,8 @@ impl DataHeader {
         })
     }
 
-    /// Whether it is a ping, an answer to one, or a notice: what an operator uses to look at a link in trouble gets
-    /// through.
+    /// Whether it is a ping, an answer to a ping, or a notice: these go first, so that an operator can examine a link
+    /// in trouble.
     pub fn is_express(&self) -> bool {
         [self.from_service, self.to_service]
             .iter()

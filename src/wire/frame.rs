@@ -16,15 +16,15 @@ pub fn prefix(len: usize) -> Option<[u8; PREFIX_LEN]> {
 
 /// Takes the next whole message off the front of `buffer`, or `None` until more bytes have arrived.
 ///
-/// The message shares the buffer's allocation. A frame of length zero is an empty message: it has no type, so
-/// the reader counts and drops it.
+/// The message shares the buffer's allocation. A frame of length zero is an empty message, which has no type and
+/// is dropped later.
 pub fn next_message(buffer: &mut BytesMut) -> Option<BytesMut> {
     if buffer.len() < PREFIX_LEN {
         return None;
     }
     let len = usize::from(u16::from_le_bytes([buffer[0], buffer[1]]));
     if buffer.len() < PREFIX_LEN + len {
-        // A length of 16 bits bounds how much we wait for.
+        // The 16-bit length bounds how much is buffered.
         debug_assert!(len <= MAX_MESSAGE);
         return None;
     }

@@ -1,4 +1,4 @@
-//! JSON messages: a type byte, then the body. All of them are parsed and printed here.
+//! JSON messages: a type byte, then the body. Parses and prints whole messages; knows nothing of their fields.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
@@ -6,13 +6,13 @@ use serde::de::DeserializeOwned;
 
 use super::{MAX_MESSAGE, MessageType, WireError};
 
-/// Reads the JSON body behind the type byte of `message`.
+/// Reads the JSON body after the type byte of `message`.
 pub(super) fn parse<T: DeserializeOwned>(what: &'static str, message: &[u8]) -> Result<T, WireError> {
     let body = message.get(1..).ok_or(WireError::Empty)?;
     serde_json::from_slice(body).map_err(|source| WireError::Json { what, source })
 }
 
-/// Prints `body` behind its type byte.
+/// Prints the type byte, then `body`.
 pub(super) fn message<T: Serialize>(
     what: &'static str,
     kind: MessageType,

@@ -1,6 +1,6 @@
 //! Every byte that travels between two nodes, and nothing else.
 //!
-//! This room owns the layout of messages: the 2-byte frame of stream links ([`frame`]), the 36-byte data
+//! This module owns the layout of messages: the 2-byte frame of stream links ([`frame`]), the 36-byte data
 //! header ([`data`]), the JSON bodies of routing updates ([`routing`]), service advertisements
 //! ([`advertisement`]) and unreachable notices ([`unreach`]), and the names that occur in them ([`name`]).
 //! It parses and prints; it decides nothing, keeps no state and does no I/O.
@@ -31,7 +31,7 @@ pub const MAX_HOPS: u8 = 30;
 /// Why bytes from a neighbour are not a valid message.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// A message without bytes, so without a type.
+    /// A message without bytes, and so without a type.
     #[error("empty message")]
     Empty,
     /// The first byte names no known message type.
@@ -45,15 +45,15 @@ pub enum WireError {
     Json {
         /// The name of the body's type.
         what: &'static str,
-        /// What the parser objected to.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// A body that does not fit into a link's frame.
+    /// A message that does not fit into a link's frame.
     #[error("{what} of {len} bytes is too large: a link carries {MAX_MESSAGE} bytes")]
     TooLarge {
         /// The name of the body's type.
         what: &'static str,
-        /// Its size in bytes, type byte included.
+        /// The message's size in bytes, type byte included.
         len: usize,
     },
 }

@@ -13,9 +13,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The longest node ID, in bytes. In practice IDs are DNS names, which end at 253.
 pub const MAX_NODE_ID: usize = 255;
 
-/// A node's ID: 1 to [`MAX_NODE_ID`] bytes of UTF-8 without control characters. It is never `localhost`,
-/// which every node takes for itself. A value is as large as a pointer and cheap to clone, since a node of a
-/// large mesh holds each name in several tables.
+/// A node's ID: 1 to [`MAX_NODE_ID`] bytes of UTF-8 without control characters. Never `localhost`, by which
+/// every node means itself. A value is as large as a pointer and cheap to clone, because a node of a large mesh
+/// holds each name in several tables.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(ArcStr);
 
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for NodeId {
     }
 }
 
-/// Builds a node ID from borrowed text, without a copy in between: floods are full of names.
+/// Builds a node ID from borrowed text, without a copy in between, because floods are full of names.
 struct NodeIdVisitor;
 
 impl Visitor<'_> for NodeIdVisitor {
@@ -202,7 +202,7 @@ impl ServiceName {
         Ok(Self(bytes))
     }
 
-    /// Takes the 8 bytes of a header unchecked; a peer may have put anything there.
+    /// Takes the 8 bytes of a header unchecked: a peer may have sent any bytes.
     pub const fn from_wire(bytes: [u8; 8]) -> Self {
         Self(bytes)
     }
@@ -217,7 +217,7 @@ impl ServiceName {
         self == Self::PING || self == Self::UNREACH
     }
 
-    /// The name as text, padding removed, bytes that are not UTF-8 replaced.
+    /// The name as text, with padding removed and invalid UTF-8 replaced.
     pub fn to_text(self) -> String {
         let end = self.0.iter().rposition(|&b| b != 0).map_or(0, |p| p + 1);
         String::from_utf8_lossy(&self.0[..end]).into_owned()

@@ -44,7 +44,7 @@ impl Serialize for Cost {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         const EXACT: f64 = 9_007_199_254_740_992.0;
         if self.0.fract() == 0.0 && self.0 <= EXACT {
-            // In range and whole, so nothing is lost.
+            // The number is in range and whole, so nothing is lost.
             s.serialize_u64(self.0 as u64)
         } else {
             s.serialize_f64(self.0)
@@ -64,7 +64,7 @@ pub struct RoutingUpdate {
     /// The node that these links belong to; `None` (an empty name) while the sender is still starting.
     #[serde(rename = "NodeID", with = "optional_node_id")]
     pub node_id: Option<NodeId>,
-    /// 8 random alphanumerics that identify the update; a copy heard a second time is ignored.
+    /// 8 random alphanumerics that identify the update. A receptor node ignores a second copy with the same ID.
     #[serde(rename = "UpdateID", deserialize_with = "update_id")]
     pub update_id: String,
     /// Start time of the node in seconds, shifted left by 24 bits, plus a 24-bit number: the fraction of the
@@ -107,7 +107,8 @@ impl RoutingUpdate {
     }
 }
 
-/// The fields that decide whether an update is new, parsed without the rest: most copies in a flood are not.
+/// The fields that decide whether an update is new, parsed without the rest, because most copies in a flood are not
+/// new.
 #[derive(Debug, Clone, Deserialize)]
 pub struct UpdateHead<'a> {
     /// As [`RoutingUpdate::node_id`], unchecked.
@@ -119,7 +120,7 @@ pub struct UpdateHead<'a> {
     /// As [`RoutingUpdate::sequence`].
     #[serde(rename = "UpdateSequence")]
     pub sequence: u64,
-    /// As [`RoutingUpdate::connections`], as they are written.
+    /// As [`RoutingUpdate::connections`], unparsed.
     #[serde(rename = "Connections", borrow)]
     pub connections: &'a RawValue,
     /// As [`RoutingUpdate::forwarding_node`], unchecked.

@@ -1,4 +1,4 @@
-//! The recorded bytes of a Go node, parsed and printed, and bytes that every parser must reject.
+//! The recorded bytes of a Go node are parsed and printed, and every parser rejects bad bytes.
 
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ fn an_update_too_large_for_a_frame_is_refused_at_its_source() {
 }
 
 proptest! {
-    /// However the stream is cut into reads, the same messages come out and nothing is left over.
+    /// However reads cut the stream, the same messages come out and nothing is left over.
     #[test]
     fn frames_survive_any_cutting(
         messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 1..20),
@@ -182,7 +182,7 @@ proptest! {
         prop_assert!(buffer.is_empty());
     }
 
-    /// No bytes make a parser panic, and what parses prints to bytes that parse to the same.
+    /// No bytes make a parser panic. A parsed message, when printed, parses to the same message.
     #[test]
     fn parsers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = MessageType::of(&bytes);

@@ -1,4 +1,4 @@
-//! Unreachable notices: the payload that reports to a sender why its datagram did not arrive.
+//! Unreachable notices: the payload that tells a sender why its datagram did not arrive.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Problem {
     MessageExpired,
     /// A firewall rule rejected it.
     BlockedByFirewall,
-    /// A text from a node that knows more problems than we do.
+    /// A problem that this node does not know.
     Other(String),
 }
 
@@ -62,10 +62,10 @@ pub struct Unreachable {
     pub from_node: NodeId,
     /// The node that it was sent to.
     pub to_node: NodeId,
-    /// The sender's service, which gets the notice. No user can bind some of these names.
+    /// The sender's service, which gets the notice. May be a name that no user can bind.
     #[serde(deserialize_with = "as_in_header")]
     pub from_service: ServiceName,
-    /// The service that it was sent to, likewise.
+    /// The service that it was sent to. May be such a name as well.
     #[serde(deserialize_with = "as_in_header")]
     pub to_service: ServiceName,
     /// Why the datagram was dropped.

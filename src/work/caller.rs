@@ -1,5 +1,6 @@
-//! Who asks for something: where the request came in, who that is, and which rights that gives, decided once, here; and what a
-//! unit keeps of it. It refuses to know sockets, and what each request needs, which `control::access` and `registry::rights` say.
+//! Who makes a request: where it came in, who the caller is, and which rights that gives; all are decided once, here.
+//! Also owns what a unit keeps of its caller. Knows neither sockets nor what each request needs, which
+//! `control::access` and `registry::rights` decide.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,23 +22,26 @@ pub enum Origin {
     Mesh {
         /// The node that the stream comes from.
         node: NameHash,
-        /// A client certificate that was demanded and verified names that node. Without, it is the sender's word.
+        /// Whether a client certificate that was demanded and verified names that node. Otherwise only the sender
+        /// claims to be it.
         certified: bool,
     },
 }
 
-/// Who a caller is, as the door determined.
+/// Who a caller is, as the socket or service that let it in found out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum CallerName {
     /// Nothing is known.
     #[default]
     Unknown,
-    /// A user of this machine, whom the kernel names.
+    /// A user of this machine, as the kernel reports.
     User(u32),
     /// The common name of a verified client certificate.
     Certificate(std::sync::Arc<str>),
     /// A client of the page's API that may submit jobs, as its token or certificate names it.
     Web(String),
+    /// A host that asks the authority for a certificate, by its address.
+    Host(String),
 }
 
 impl fmt::Display for CallerName {
@@ -47,19 +51,20 @@ impl fmt::Display for CallerName {
             Self::User(uid) => write!(f, "unix:{uid}"),
             Self::Certificate(name) => write!(f, "cert:{name}"),
             Self::Web(name) => write!(f, "web:{name}"),
+            Self::Host(address) => write!(f, "host:{address}"),
         }
     }
 }
 
-/// What a caller may do without a signature; each includes those before it.
+/// What a caller may do without a signature. Each level includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Rights {
     /// What everybody may.
     #[default]
     Anybody,
-    /// Have this node act beyond itself: towards other nodes, with its own signature, on itself.
+    /// Make this node act towards other nodes, sign for the caller, or act on itself.
     Trusted,
-    /// Submit jobs as himself: the door has found out who he is.
+    /// Submit jobs in its own name, because it is known who the caller is.
     Operator,
     /// Everything: over the Unix socket, with a client certificate over TCP, or as an administrator by the page's API.
     Admin,
@@ -70,11 +75,11 @@ pub enum Rights {
 pub struct Caller {
     /// Where the request came in.
     pub origin: Origin,
-    /// What the door gives this caller.
+    /// The rights of this caller.
     pub rights: Rights,
     /// The signature that came with the request.
     pub signature: Option<String>,
-    /// Who it is, beyond where the request came in.
+    /// Who the caller is.
     pub credentials: CallerName,
 }
 
@@ -84,17 +89,21 @@ impl Caller {
         Self::new(Origin::Unix, true, CallerName::User(rustix::process::geteuid().as_raw()))
     }
 
-    /// One whom a door has let in; `trusted` is what the door's own settings say of all of its callers, or of those with a
-    /// certificate that it demands.
+    /// A caller on a socket or service. `trusted` is what the settings of that socket or service say of all its
+    /// callers, or of those with a certificate that it demands.
     pub fn new(origin: Origin, trusted: bool, credentials: CallerName) -> Self {
         let rights = match (origin, trusted, &credentials) {
             (Origin::Unix, _, _) | (Origin::Tcp, true, CallerName::Certificate(_)) => Rights::Admin,
             (_, false, _) => Rights::Anybody,
-            (Origin::Tcp, true, CallerName::Web(_)) => Rights::Operator,
-            (Origin::Tcp, true, CallerName::Unknown | CallerName::User(_))
-            | (Origin::Mesh { .. }, true, _) => Rights::Trusted,
+            (Origin::Tcp | Origin::Mesh { .. }, true, _) => Rights::Trusted,
         };
         Self { origin, rights, signature: None, credentials }
+    }
+
+    /// A client of the page's API, as an administrator or an operator.
+    pub fn of_page(name: String, is_admin: bool) -> Self {
+        let rights = if is_admin { Rights::Admin } else { Rights::Operator };
+        Self { origin: Origin::Tcp, rights, signature: None, credentials: CallerName::Web(name) }
     }
 
     /// Whether this caller has these rights.
@@ -102,12 +111,12 @@ impl Caller {
         self.rights >= rights
     }
 
-    /// Whether the request came over the own Unix socket, whose permissions make a signature unnecessary.
+    /// Whether the request came over this node's own Unix socket, whose permissions make a signature unnecessary.
     pub fn is_local(&self) -> bool {
         self.origin == Origin::Unix
     }
 
-    /// What is kept of this caller with a unit.
+    /// What a unit keeps of this caller.
     pub fn submitter(&self) -> Submitter {
         match self.origin {
             Origin::Mesh { node, certified } => Submitter::Node { node, certified },
@@ -122,19 +131,19 @@ impl Caller {
 pub enum Submitter {
     /// A trusted client of this node's Unix socket or TCP port. All of them are one caller.
     Operator,
-    /// A node of the mesh. One that showed a certificate and one that only claims the same ID are two callers.
+    /// A node of the mesh. With a certificate, it is another caller than a node that only claims the same ID.
     Node {
-        /// The hash of its ID.
+        /// The hash of the node's ID.
         node: NameHash,
         /// Whether a certificate proved the ID.
         certified: bool,
     },
-    /// A client of a TCP port of which nothing is known.
+    /// A client of a TCP port without [`Rights::Trusted`].
     Stranger,
 }
 
 impl Submitter {
-    /// Whether both are known to be the same caller. Two strangers never are: nothing distinguishes them.
+    /// Whether both are known to be the same caller. Two strangers never are, because nothing tells them apart.
     pub fn is_same_caller(self, other: Self) -> bool {
         self == other && self != Self::Stranger
     }
@@ -188,7 +197,7 @@ impl Serialize for Submitter {
     }
 }
 
-/// Reads the submitter in a status file. One that cannot be understood is as good as none: the rest of the status counts.
+/// Reads the submitter in a status file. An unknown text counts as none, so that the rest of the status can be used.
 pub(super) fn lenient<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Submitter>, D::Error> {
     let text = serde_json::Value::deserialize(d)?;
     Ok(text.as_str().and_then(|text| text.parse().ok()))

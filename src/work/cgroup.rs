@@ -1,9 +1,9 @@
-//! Control groups (version 2) for units whose type bounds processors, memory or processes: where this node may make
-//! them, one unit's limits, what the kernel counted, and an end for everything in it. The group's path stands in the
-//! private file `cgroup` of the unit directory, where a later daemon finds it. Under systemd all jobs are in a group of
-//! their own (`apart`).
-//! Where the system has no such groups, or not the controllers, units run without; one warning says so. Where version 1
-//! has the controllers, version 2 can never have them: there such limits are refused.
+//! Control groups (version 2) for units whose type bounds processors, memory or processes. Owns where this node may
+//! make groups, a unit's limits, what the kernel counted, and killing everything in a group. The path of a unit's group
+//! stands in the private file `cgroup` of its directory, where a later daemon finds it. Under systemd, all jobs are in
+//! a group apart from the daemon's (`apart`). If the system lacks such groups or their controllers, units run without
+//! these limits, and one warning says so. If version 1 has the controllers, version 2 can never have them, so such
+//! limits are refused.
 
 mod apart;
 
@@ -23,34 +23,35 @@ use super::store::UnitDir;
 use super::unit::UnitId;
 use crate::wire::NodeId;
 
-/// What limits need, each with the limit's name.
+/// The controllers that limits need. Each has the name of its limit.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
-/// Below the daemon's own group, or the one for jobs: the units' groups; what was there before, where it has to make room
-/// for them; and what starts and watches units, with the jobs that have no group.
+/// The groups that this node makes below the daemon's own group, or below the group for jobs. `UNITS` contains the
+/// units' groups. `MAIN` takes the processes of the parent group if they have to leave it. `RUNNERS` has the processes
+/// that start and watch units, and the jobs without a group of their own.
 const UNITS: &str = "meshd-units";
 const MAIN: &str = "meshd-main";
 const RUNNERS: &str = "meshd-runners";
 /// Microseconds over which a share of processors is measured.
 const PERIOD: u64 = 100_000;
-/// The file in a unit directory.
+/// The file in a unit directory that names the unit's group.
 const FILE: &str = "cgroup";
-/// How long a killed group gets to become empty, and between looks.
-const LIMIT: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(2);
+/// How long a killed group may take to become empty, and the time between attempts to remove it.
+const EMPTY_WITHIN: Duration = Duration::from_secs(2);
+const EMPTY_EVERY: Duration = Duration::from_millis(2);
 
 /// Where the units' groups of a node are.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroups {
     units: PathBuf,
-    /// Controllers that are not to be had there.
+    /// Controllers that the units' groups cannot use.
     pub(crate) missing: Vec<&'static str>,
 }
 
 impl Cgroups {
-    /// Finds the group of the process that starts jobs and gets it ready.
+    /// Finds the group of the process that starts jobs (`spawner`), and prepares it for units' groups.
     ///
     /// # Errors
-    /// Why there can be no groups, for people.
+    /// Why there can be no groups, in words for people.
     pub(crate) fn find(spawner: u32) -> Result<Self, String> {
         let read = |path: &str| fs::read_to_string(path).map_err(|e| format!("{path}: {e}"));
         let own = own_group(&read("/proc/self/mountinfo")?, &read(&format!("/proc/{spawner}/cgroup"))?)
@@ -58,7 +59,7 @@ impl Cgroups {
         Self::prepare(&own).map_err(|e| format!("{}: {e}", own.display()))
     }
 
-    /// Makes the directory of units below a group, with what controllers there are.
+    /// Makes the directory of the units' groups below a group, with the controllers that are available.
     fn prepare(own: &Path) -> io::Result<Self> {
         let units = own.join(UNITS);
         make_dir(&units)?;
@@ -70,7 +71,7 @@ impl Cgroups {
         let enabled = words(&units.join("cgroup.subtree_control"));
         let missing = CONTROLLERS.into_iter().filter(|name| !enabled.iter().any(|word| word == name));
         let missing = missing.collect();
-        // Of units that were released while something of them still ran.
+        // Removes empty groups, left by units that were released while some of their processes still ran.
         for group in fs::read_dir(&units)?.flatten() {
             let _ = fs::remove_dir(group.path());
         }
@@ -83,7 +84,7 @@ impl Cgroups {
     }
 }
 
-/// The directory of the group that a process is in, from its `mountinfo` and `cgroup`.
+/// The directory of the group that a process is in, from the contents of `mountinfo` and `cgroup` in /proc.
 fn own_group(mountinfo: &str, own: &str) -> Option<PathBuf> {
     let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     mountinfo.lines().find_map(|line| {
@@ -93,15 +94,15 @@ fn own_group(mountinfo: &str, own: &str) -> Option<PathBuf> {
         }
         let mut fields = mount.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        // In a container the mount may show a part of the tree only.
+        // In a container, the mount may show only a part of the tree.
         let below = Path::new(own).strip_prefix(root).ok()?;
-        // Where room was made already: the units' groups are beside it.
+        // The process is in a group that an earlier daemon made. The units' groups are beside it.
         let below = if below.ends_with(MAIN) || below.ends_with(RUNNERS) { below.parent()? } else { below };
         Some(Path::new(point).join(below))
     })
 }
 
-/// Lets a group's children have controllers, as far as it has them itself.
+/// Enables for a group's children those controllers that the group has itself.
 fn enable(group: &Path) -> Result<(), Errno> {
     let (there, enabled) =
         (words(&group.join("cgroup.controllers")), words(&group.join("cgroup.subtree_control")));
@@ -111,7 +112,7 @@ fn enable(group: &Path) -> Result<(), Errno> {
         .filter(|name| has(&there, name) && !has(&enabled, name))
         .map(|name| format!("+{name}"))
         .collect();
-    // The root group, which alone has no type, is the whole system's and not ours to change.
+    // Only the root group has no type. It belongs to the whole system and is not ours to change.
     if wanted.is_empty() || !group.join("cgroup.type").exists() {
         return Ok(());
     }
@@ -119,7 +120,8 @@ fn enable(group: &Path) -> Result<(), Errno> {
     written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Whether a group was given to us: by systemd's word, or because we may write to it without being root.
+/// Whether a group was given to us: systemd says so, or we are not root (then we can only write to groups that were
+/// given to us).
 fn is_delegated(group: &Path) -> bool {
     let says = |name: &str| {
         let mut value = [0; 8];
@@ -128,26 +130,28 @@ fn is_delegated(group: &Path) -> bool {
     !rustix::process::geteuid().is_root() || says("trusted.delegate") || says("user.delegate")
 }
 
-/// Whether systemd puts the daemon there when it starts it again. It could not if the group's children had controllers.
+/// Whether systemd puts the daemon into this group when it restarts it. That would fail if the group's children had
+/// controllers.
 fn is_entered_by_systemd(group: &Path) -> bool {
     group.extension().is_some_and(|kind| kind == "service") && !group.join(RUNNERS).exists()
 }
 
-/// A group whose children have controllers may hold no processes itself: those in it move into one of them.
+/// Moves a group's processes into a child group, because a group whose children have controllers may hold no processes
+/// itself.
 fn make_room(own: &Path) -> io::Result<()> {
     let main = own.join(MAIN);
     make_dir(&main)?;
     for pid in words(&own.join("cgroup.procs")) {
-        // One that has just ended needs no move.
+        // This fails for a process that has just ended.
         let _ = put(&main.join("cgroup.procs"), &pid);
     }
     Ok(())
 }
 
-/// What is wrong with work types that have limits on a system where version 1 has the controllers for them.
+/// Refuses work types with limits whose controllers belong to version 1 on this system.
 ///
 /// # Errors
-/// The first such type with its limits, for people.
+/// The first such type and its limits, in words for people.
 pub(crate) fn check_limits(types: &[CommandType]) -> Result<(), String> {
     let system = fs::read_to_string("/proc/cgroups").unwrap_or_default();
     let refused = types.iter().find_map(|kind| {
@@ -157,13 +161,13 @@ pub(crate) fn check_limits(types: &[CommandType]) -> Result<(), String> {
     });
     let Some((kind, limits)) = refused else { return Ok(()) };
     Err(format!(
-        "work type {}: {limits}: this system has cgroup v1 for that, and only cgroup v2 can be used: remove the limits, or \
-         boot the system with systemd.unified_cgroup_hierarchy=1",
+        "work type {}: {limits}: this system uses cgroup v1 for these, and meshd supports only cgroup v2: remove \
+         the limits, or boot the system with systemd.unified_cgroup_hierarchy=1",
         kind.name
     ))
 }
 
-/// Whether a hierarchy of version 1 has a controller, by `/proc/cgroups`.
+/// Whether a hierarchy of version 1 has a controller, according to the contents of `/proc/cgroups`.
 fn is_version_1(system: &str, controller: &str) -> bool {
     let mut fields = system.lines().map(|line| line.split_whitespace());
     let hierarchy = fields.find_map(|mut line| (line.next()? == controller).then(|| line.next()).flatten());
@@ -179,7 +183,7 @@ fn words(path: &Path) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Writes in one piece, as the kernel's files want it.
+/// Writes in a single call, as the kernel's files require.
 fn put(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(true).open(path)?.write_all(text.as_bytes())
 }
@@ -191,15 +195,15 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a unit's group, with its limits as far as there are controllers for them.
+    /// Makes a unit's group, and sets those limits for which there are controllers.
     pub(crate) fn make(path: &Path, limits: &Limits, dir: &UnitDir) -> io::Result<Self> {
-        // First, so that there is never a group that no file names.
+        // The file is written first, so that there is never a group that no file names.
         fs::write(dir.file(FILE), path.as_os_str().as_encoded_bytes())?;
         make_dir(path)?;
         let group = Self { path: path.to_owned() };
         let cpu = limits.cpu_millis.map(|millis| format!("{} {PERIOD}", u64::from(millis) * PERIOD / 1000));
         let memory = limits.memory.map(|bytes| bytes.to_string());
-        // Swapping would only put the end off, and half a job is worse than none.
+        // No swap, because it would only delay the end. Kill the whole group, because half a job is worse than none.
         let (swap, whole) =
             (memory.as_ref().map(|_| "0".to_owned()), memory.as_ref().map(|_| "1".to_owned()));
         let pids = limits.pids.map(|most| most.to_string());
@@ -211,7 +215,7 @@ impl Cgroup {
             ("pids.max", pids),
         ] {
             match value.map(|value| put(&path.join(file), &value)) {
-                // There is no such controller: the daemon has warned of that.
+                // There is no such controller. The daemon has warned of that.
                 Some(Err(error))
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
                 Some(written) => written?,
@@ -228,27 +232,27 @@ impl Cgroup {
         path.parent().is_some_and(|units| units.ends_with(UNITS)).then_some(Self { path })
     }
 
-    /// What a process writes `0` to in order to enter.
+    /// The file to which a process writes `0` to enter the group.
     pub(crate) fn door(&self) -> io::Result<OwnedFd> {
         Ok(OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))?.into())
     }
 
-    /// The processes in it.
+    /// The processes in the group.
     pub(crate) fn members(&self) -> Vec<u32> {
         words(&self.path.join("cgroup.procs")).iter().filter_map(|pid| pid.parse().ok()).collect()
     }
 
-    /// What the kernel has done because of the limits, in words for Detail.
+    /// What the kernel did because of the limits, in words for the unit's Detail.
     pub(crate) fn explain(&self, limits: &Limits) -> Option<String> {
         let killed = self.count("memory.events", "oom_kill");
         if let (Some(bytes), 1..) = (limits.memory, killed) {
             return Some(format!(
-                "out of memory: the kernel killed {killed} of its processes, as they used more than {bytes} bytes (memory)"
+                "out of memory: the kernel killed {killed} of its processes, because they used more than {bytes} bytes (memory)"
             ));
         }
         let refused = self.count("pids.events", "max");
         let most = limits.pids.filter(|_| refused > 0)?;
-        Some(format!("it was kept {refused} times from having more than {most} processes and threads (pids)"))
+        Some(format!("it tried {refused} times to have more than {most} processes and threads (pids)"))
     }
 
     fn count(&self, file: &str, name: &str) -> u64 {
@@ -257,12 +261,12 @@ impl Cgroup {
         value.unwrap_or(0)
     }
 
-    /// Kills everything in it at once, so that nothing being born escapes.
+    /// Kills everything in the group at once, so that no new child process escapes.
     pub(crate) fn kill(&self) {
         let _ = put(&self.path.join("cgroup.kill"), "1");
     }
 
-    /// Removes it if nothing is left in it.
+    /// Removes the group if it is empty. Says whether it is gone.
     pub(crate) fn remove_if_empty(&self) -> bool {
         match fs::remove_dir(&self.path) {
             Ok(()) => true,
@@ -270,12 +274,12 @@ impl Cgroup {
         }
     }
 
-    /// Kills and removes it; blocks for a limited time.
+    /// Kills everything in the group and removes it. Blocks, for a limited time.
     pub(crate) fn end(&self) {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + EMPTY_WITHIN;
         while !self.remove_if_empty() && Instant::now() < deadline {
             self.kill();
-            std::thread::sleep(LOOK);
+            std::thread::sleep(EMPTY_EVERY);
         }
     }
 }
@@ -318,7 +322,7 @@ mod tests {
         fs::write(own.join("cgroup.type"), "domain\n").unwrap();
         fs::write(own.join("cgroup.controllers"), "cpuset cpu io memory\n").unwrap();
         fs::create_dir_all(own.join(UNITS).join("old.unit")).unwrap();
-        // What the kernel does when the parent hands them down.
+        // The kernel does this when the parent enables controllers.
         fs::write(own.join(UNITS).join("cgroup.controllers"), "cpu memory\n").unwrap();
         fs::write(own.join(UNITS).join("cgroup.subtree_control"), "cpu memory\n").unwrap();
         let groups = Cgroups::prepare(own).unwrap();
@@ -359,7 +363,7 @@ mod tests {
         assert_eq!((written("memory.oom.group"), written("pids.max")), ("1".into(), "7".into()));
         assert_eq!(group.explain(&limits), None);
         fs::write(path.join("pids.events"), "max 3\n").unwrap();
-        assert!(group.explain(&limits).unwrap().contains("3 times from having more than 7 processes"));
+        assert!(group.explain(&limits).unwrap().contains("it tried 3 times to have more than 7 processes"));
         fs::write(path.join("memory.events"), "low 0\nmax 9\noom 1\noom_kill 2\n").unwrap();
         assert!(group.explain(&limits).unwrap().starts_with("out of memory: the kernel killed 2"));
         assert_eq!(Cgroup::of(&dir).unwrap().path, path);

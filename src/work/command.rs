@@ -16,15 +16,15 @@ pub struct CommandType {
     pub name: String,
     /// Program to run, looked up on PATH when it has no slash.
     pub command: String,
-    /// Arguments it always gets, in shell quoting.
+    /// Arguments that it always gets, in shell quoting.
     pub params: String,
-    /// Whether clients may add arguments, as parameter `params`.
+    /// Whether clients may add arguments, in the parameter `params`.
     pub allow_runtime_params: bool,
-    /// Whether requests from afar need a signature.
+    /// Whether requests that do not come over this node's own Unix socket need a signature.
     pub verify_signature: bool,
-    /// Who may start units of it.
+    /// Who may start units of this type.
     pub reach: Reach,
-    /// The Python plugin that the program is to call, for types of that kind.
+    /// The Python plugin that the program calls, for types of that kind.
     pub plugin: Option<PythonPlugin>,
     /// Bounds and surroundings of its units.
     pub limits: Limits,
@@ -37,9 +37,9 @@ pub struct CommandType {
 pub enum Reach {
     /// Every node of the mesh, to which it is advertised, and every client.
     Mesh,
-    /// Those who may do everything here: the Unix socket, and clients of a TCP port with a certificate.
+    /// Only callers with [`Rights::Admin`].
     Operators,
-    /// This node's controller. To everybody else there is no such type.
+    /// Only this node's controller. For everybody else the type does not exist.
     Controller,
 }
 
@@ -60,17 +60,17 @@ pub struct PythonPlugin {
     pub plugin: String,
     /// The exported function.
     pub function: String,
-    /// What it gets as its configuration; the unit's parameters are added as `params`.
+    /// The function's configuration. The unit's parameters are added as `params`.
     pub config: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The program that calls plugins, looked up on PATH.
 pub const PYTHON_WORKER: &str = "receptor-python-worker";
 
-/// The name in the status of units that a controller runs on its own node.
+/// The work type of the units that a controller runs on its own node.
 pub const RUNNER: &str = "controller-runner";
 
-/// The name in the status of units that sync projects of a controller.
+/// The work type of the units that sync a controller's projects.
 pub const SYNC: &str = "controller-sync";
 
 impl CommandType {
@@ -101,7 +101,7 @@ impl CommandType {
         Self { verify_signature, reach, pods: Some(Box::new(kind)), ..Self::new(name, "") }
     }
 
-    /// What a controller runs on its own node: nobody else can start it, and nobody hears of it.
+    /// The type that a controller runs on its own node. Nobody else can start it, and it is not advertised.
     pub fn runner(command: impl Into<String>, params: impl Into<String>, limits: Limits) -> Self {
         Self {
             params: params.into(),
@@ -115,7 +115,7 @@ impl CommandType {
     /// The arguments of one unit, still in shell quoting: the configured ones, then the client's.
     ///
     /// # Errors
-    /// [`WorkError::ParamsNotAllowed`], and [`WorkError::BadQuoting`] when the result does not split.
+    /// [`WorkError::ParamsNotAllowed`], or [`WorkError::BadQuoting`] if the result does not split into words.
     pub(crate) fn arguments(&self, given: &BTreeMap<String, String>) -> Result<String, WorkError> {
         let given = given.get("params").map_or("", String::as_str);
         if !given.is_empty() && !self.allow_runtime_params {
@@ -133,7 +133,7 @@ impl CommandType {
 /// Splits arguments as a shell would, without expanding anything.
 ///
 /// # Errors
-/// [`WorkError::BadQuoting`] for an open quote or escape, and for a NUL, which no argument can carry.
+/// [`WorkError::BadQuoting`] for an unclosed quote or escape, and for a NUL, which no argument can contain.
 pub(crate) fn split(arguments: &str) -> Result<Vec<String>, WorkError> {
     let bad = || WorkError::BadQuoting(arguments.to_owned());
     if arguments.contains('\0') {

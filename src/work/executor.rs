@@ -1,6 +1,6 @@
-//! What is done about a unit, by what runs it: the one place that tells kinds of units apart for that. Attempts of jobs on other
-//! nodes begin elsewhere, as they are of one kind. Owns no unit and no rule about who may ask for what; how each thing is done is
-//! the business of `local`, `remote`, `pods` and `jobs`.
+//! Passes each action on a unit to the module that runs units of its kind: `local`, `remote`, `pods` or `jobs`. It is
+//! the only place that tells the kinds apart for that. Attempts of jobs on other nodes begin elsewhere, because they
+//! are of one kind. Owns no unit, and no rule about who may ask for what.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Executor {
             UnitKind::Local => self.local.start(unit).await.map(|()| Started::Started),
             UnitKind::Remote => self.remotes.start_flushed(unit).await,
             UnitKind::Pod => self.pods.start(unit).await.map(|()| Started::Started),
-            // Its intake decides what becomes of it.
+            // The job's intake decides what happens to it.
             UnitKind::Job => Ok(Started::Submitted),
         }
     }
@@ -58,10 +58,10 @@ impl Executor {
         }
     }
 
-    /// Goes on with the release of a unit that is out of sight.
+    /// Goes on with the release of a hidden unit.
     pub(super) fn finish_release(&self, hidden: Arc<Entry>) {
         match hidden.status().kind() {
-            UnitKind::Remote => self.remotes.resume_abandoned(&hidden),
+            UnitKind::Remote => self.remotes.ensure_driver(&hidden),
             UnitKind::Pod => drop(tokio::spawn(self.pods.clone().finish_release(hidden))),
             UnitKind::Local | UnitKind::Job => {}
         }
@@ -70,7 +70,7 @@ impl Executor {
     /// Ends a unit, here or on its node. One that has ended stays as it is.
     ///
     /// # Errors
-    /// Processes that do not end, or it cannot be saved.
+    /// Processes do not end, or the cancel cannot be saved.
     pub(super) async fn cancel(&self, unit: &Arc<Entry>) -> Result<Outcome, WorkError> {
         match unit.status().kind() {
             UnitKind::Local => self.local.cancel(unit).await.map(|()| Outcome::Done),
@@ -80,10 +80,8 @@ impl Executor {
         }
     }
 
-    /// Ends a unit for a reason of this node's own, with which it fails. Jobs end with what runs for them.
-    ///
-    /// # Errors
-    /// As [`Self::cancel`].
+    /// Ends a unit for a reason of this node's own, with which it fails. Does nothing to a job's unit, because a job
+    /// ends with its child.
     pub(super) async fn stop(self: &Arc<Self>, unit: Arc<Entry>, why: String) -> Result<(), WorkError> {
         let this = self.clone();
         detached(async move {
@@ -101,7 +99,7 @@ impl Executor {
     /// says what becomes of the processes that it has left running.
     ///
     /// # Errors
-    /// Processes that do not end, files that cannot be removed.
+    /// Processes do not end, or files cannot be removed.
     pub(super) async fn release(
         self: &Arc<Self>,
         unit: Arc<Entry>,
@@ -120,8 +118,8 @@ impl Executor {
         .await
     }
 
-    /// Drops a unit here, and asks its node for nothing: another control node drives it, or its node is given up. Its pod
-    /// stays, and so does one that runs here.
+    /// Drops a unit here and asks its node for nothing, because another control node drives it, or its node is given
+    /// up. Its pod stays. Does nothing to a unit that runs here.
     ///
     /// # Errors
     /// Its files cannot be removed.
@@ -137,15 +135,12 @@ impl Executor {
         .await
     }
 
-    /// Notes that a unit is to be cancelled, and asks no other node: one that was not sent is never started.
-    ///
-    /// # Errors
-    /// The disk refuses.
+    /// Notes that a unit is to be cancelled, and asks no other node: a unit that was not sent yet is never started.
     pub(super) async fn withhold(&self, unit: &Arc<Entry>) -> Result<(), WorkError> {
         match unit.status().kind() {
             UnitKind::Remote => self.remotes.withhold(unit).await,
             UnitKind::Pod => self.pods.cancel(unit).await.map(drop),
-            // What runs here began before anybody could be asked.
+            // A unit that runs here is not sent, so there is nothing to withhold.
             UnitKind::Local | UnitKind::Job => Ok(()),
         }
     }

@@ -17,18 +17,18 @@ use crate::rpc::{CallError, ErrorLine, UnitReport};
 use crate::stream::Peer;
 use crate::wire::{NameHash, NodeId};
 
-/// What a node says to the wish that it never runs a unit.
+/// A node's answer to the request never to run a unit.
 #[derive(Debug)]
 pub(crate) enum Promise {
     /// It promises that.
     Given,
-    /// It does not, for good.
+    /// It does not, and will not if it is asked again.
     Refused(ErrorLine),
     /// It has the unit.
     Late,
 }
 
-/// The way to units of other nodes.
+/// Asks other nodes about their units.
 pub(crate) struct Far {
     dialer: Arc<dyn Dialer>,
     /// Signs requests, where that is asked for.
@@ -53,7 +53,7 @@ impl Far {
     /// Checks what a request to another node needs here.
     ///
     /// # Errors
-    /// A TLS profile that is not configured, a signature without a key.
+    /// The TLS profile is not configured, or there is no key for the signature.
     pub(crate) fn check_request(&self, tls_client: &str, sign_work: bool) -> Result<(), WorkError> {
         if !tls_client.is_empty() && !self.dialer.knows_profile(tls_client) {
             return Err(WorkError::UnknownProfile(tls_client.to_owned()));
@@ -68,7 +68,7 @@ impl Far {
         &*self.dialer
     }
 
-    /// The name behind a hash, for texts, where it is known.
+    /// The name that a hash stands for, if it is known. For texts only.
     pub(crate) async fn name_of(&self, node: NameHash) -> Option<NodeId> {
         self.dialer.name_of(node).await
     }
@@ -100,7 +100,8 @@ impl Far {
     /// Cancels a unit; one that is gone counts as cancelled.
     pub(crate) async fn cancel(&self, remote: &RemoteExtra) -> Result<(), StepError> {
         let mut session = self.connect(remote).await?;
-        // Not before: a signature is good for seconds, and a node that starts again takes no earlier one.
+        // Signed only now, because a signature is good for seconds, and a node that has restarted takes none from
+        // before.
         let signature = self.sign(remote, Verb::Cancel)?;
         let request = WorkRequest::Cancel { unit: remote.remote_unit_id.to_string(), signature };
         done(session.connection.command(&Request::Work(request)).await)
@@ -112,7 +113,7 @@ impl Far {
         self.release_over(&mut session, remote).await
     }
 
-    /// The same over a connection that is there.
+    /// Releases a unit over an open connection.
     pub(crate) async fn release_over(
         &self,
         session: &mut ControlSession,
@@ -154,7 +155,7 @@ impl Far {
         signer.sign(node, about).map_err(WorkError::Job)
     }
 
-    /// A signature for a submission, if the unit is to be signed: made for this very payload.
+    /// A signature for a submission with this very payload, if the unit is to be signed.
     pub(crate) fn sign_submission(
         &self,
         remote: &RemoteExtra,
@@ -188,7 +189,7 @@ impl Far {
     }
 }
 
-/// It was done, or there is no such unit.
+/// Counts a unit that is not there as done.
 fn done<T>(answered: Result<T, CallError>) -> Result<(), StepError> {
     match answered {
         Err(CallError::Refused(line)) if line.code().is_no_unit() => Ok(()),
@@ -196,7 +197,7 @@ fn done<T>(answered: Result<T, CallError>) -> Result<(), StepError> {
     }
 }
 
-/// What a node says of a unit, over a connection that is there.
+/// Asks a node for the status of a unit over an open connection.
 pub(crate) async fn ask_status(session: &mut ControlSession, id: &str) -> Result<UnitReport, StepError> {
     let mut report = session.connection.unit_status(id).await?;
     if report.state.is_final() && session.peer == Peer::Receptor {
@@ -205,7 +206,7 @@ pub(crate) async fn ask_status(session: &mut ControlSession, id: &str) -> Result
     Ok(report)
 }
 
-/// A Go node tells how a process ended in Detail alone.
+/// The exit status in the Detail of a Go node, which reports it nowhere else.
 fn exit_code_in(detail: &str) -> Option<i32> {
     let number = detail.strip_prefix("exit status ")?;
     number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,22 +1,20 @@
-//! What is counted of units, for operators: how many there are, and how long those wait and run whose start this process saw.
-//! Nothing is decided by it.
+//! What is counted of units, for operators: how many there are, and how long the units that this process received wait
+//! and run. Decides nothing, and looks at no unit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use super::Registry;
-use super::jobs::CONTROLLER;
-use super::status::REMOTE;
 use super::unit::State;
 use crate::counters::{Durations, Lengths};
 
-/// Work types whose times are counted apart: a reload may bring others, and none is forgotten.
+/// The most work types whose times are counted separately: each reload may bring others, and none is forgotten.
 const TYPES: usize = 256;
-/// What the units of all further types are counted as, and those whose type is not configured any more.
-const OTHER: &str = "other";
+/// The name for units of all further types, and for units whose type is not configured any more.
+pub(super) const OTHER: &str = "other";
 
 /// How long the units of one type wait and run.
 #[derive(Debug, Default)]
@@ -27,7 +25,7 @@ struct Times {
     canceled: Durations,
 }
 
-/// The same of all types. Locked to find the type's.
+/// The times of all types. Locked only to find those of a type.
 #[derive(Debug, Default)]
 pub(crate) struct Timings(Mutex<BTreeMap<Box<str>, Arc<Times>>>);
 
@@ -41,9 +39,9 @@ impl Timings {
         }
     }
 
-    /// A unit shows for the first time that it runs, or has ended, so long after it was received. A short job's end may come
-    /// before anybody has seen it run; one that never ran counts for nothing.
-    pub(super) fn note(&self, work_type: &str, state: State, started: Option<Duration>, now: Duration) {
+    /// Notes that a unit runs for the first time, or has ended, `now` after it was received. A short job may end before
+    /// anybody has seen it run. A unit that never ran does not count.
+    fn note(&self, work_type: &str, state: State, started: Option<Duration>, now: Duration) {
         if started.is_none() && !matches!(state, State::Running | State::Succeeded) {
             return;
         }
@@ -59,47 +57,10 @@ impl Timings {
             State::Canceled => times.canceled.note(now - started),
         }
     }
-}
 
-/// What is counted of units, by work types: configured ones, `remote`, `controller`, and `other`.
-#[derive(Debug, Default)]
-pub struct WorkFigures {
-    /// Units that there are.
-    pub units: BTreeMap<(String, State), u64>,
-    /// From the reception of a unit to the start of its command.
-    pub start: BTreeMap<String, Lengths>,
-    /// From there to its end, by the final state.
-    pub run: BTreeMap<(String, State), Lengths>,
-    /// Bytes of output that the units of a controller's jobs have.
-    pub job_output: u64,
-    /// Free bytes of the disk under the data directory, and those that are to stay free.
-    pub disk: Option<(u64, u64)>,
-    /// Requests to Kubernetes: verb, answer's code, number.
-    pub kubernetes: Vec<(&'static str, String, u64)>,
-}
-
-impl Registry {
-    /// What is counted at the moment.
-    pub async fn figures(&self) -> WorkFigures {
-        let mut figures = WorkFigures {
-            disk: self.disk().await,
-            kubernetes: self.kubernetes_calls(),
-            ..WorkFigures::default()
-        };
-        let known: BTreeSet<String> =
-            self.type_names().into_iter().chain([REMOTE, CONTROLLER].map(str::to_owned)).collect();
-        let name = |work_type: &str| known.get(work_type).map_or(OTHER, String::as_str);
-        let mut units: BTreeMap<(&str, State), u64> = BTreeMap::new();
-        for entry in self.units.all() {
-            let status = entry.status();
-            *units.entry((name(&status.work_type), status.life.state)).or_default() += 1;
-            if status.work_type == CONTROLLER {
-                figures.job_output += status.life.stdout_size;
-            }
-        }
-        figures.units =
-            units.into_iter().map(|((kind, state), count)| ((kind.to_owned(), state), count)).collect();
-        for (kind, times) in self.units.timings().0.lock().iter() {
+    /// Adds the times to `figures`, each under the name that its type has there.
+    pub(crate) fn add_to<'a>(&self, figures: &mut WorkFigures, name: impl Fn(&str) -> &'a str) {
+        for (kind, times) in self.0.lock().iter() {
             let kind = name(kind);
             figures.start.entry(kind.to_owned()).or_default().add(&times.start.lengths());
             for (state, durations) in [
@@ -113,8 +74,49 @@ impl Registry {
                 }
             }
         }
-        figures
     }
+}
+
+/// Measures how long a unit that this process has received waits and runs.
+#[derive(Debug)]
+pub(crate) struct UnitTimer {
+    timings: Arc<Timings>,
+    received: Instant,
+    /// How long after that it was first seen to run.
+    started: Option<Duration>,
+}
+
+impl UnitTimer {
+    pub(crate) fn new(timings: &Arc<Timings>, received: Instant) -> Self {
+        Self { timings: timings.clone(), received, started: None }
+    }
+
+    /// Notes a state of the unit. Must not be called after its end.
+    pub(crate) fn show(&mut self, work_type: &str, state: State) {
+        if state == State::Pending || (state == State::Running && self.started.is_some()) {
+            return;
+        }
+        let now = self.received.elapsed();
+        self.timings.note(work_type, state, self.started, now);
+        self.started.get_or_insert(now);
+    }
+}
+
+/// What is counted of units, by work types: configured ones, `remote`, `controller`, and `other`.
+#[derive(Debug, Default)]
+pub struct WorkFigures {
+    /// The number of units.
+    pub units: BTreeMap<(String, State), u64>,
+    /// From the reception of a unit to the start of its command.
+    pub start: BTreeMap<String, Lengths>,
+    /// From the start of its command to the end of a unit, by the final state.
+    pub run: BTreeMap<(String, State), Lengths>,
+    /// Bytes of output that the units of a controller's jobs have.
+    pub job_output: u64,
+    /// Free bytes of the disk under the data directory, and those that are to stay free.
+    pub disk: Option<(u64, u64)>,
+    /// Requests to Kubernetes: verb, answer's code, number.
+    pub kubernetes: Vec<(&'static str, String, u64)>,
 }
 
 #[cfg(test)]
@@ -125,14 +127,20 @@ mod tests {
         (lengths.counts.iter().sum(), lengths.seconds)
     }
 
-    #[test]
-    fn a_unit_counts_once_when_it_starts_and_once_when_it_ends() {
-        let (timings, at) = (Timings::default(), Duration::from_secs);
-        timings.note("t", State::Running, None, at(2));
-        timings.note("t", State::Failed, Some(at(2)), at(5));
-        // One that never ran, and one whose run nobody saw.
-        timings.note("t", State::Canceled, None, at(1));
-        timings.note("t", State::Succeeded, None, at(1));
+    #[tokio::test(start_paused = true)]
+    async fn a_unit_counts_once_when_it_starts_and_once_when_it_ends() {
+        let timings = Arc::new(Timings::default());
+        let show = async |states: &[(State, u64)]| {
+            let mut unit = UnitTimer::new(&timings, Instant::now());
+            for (state, seconds) in states {
+                tokio::time::advance(Duration::from_secs(*seconds)).await;
+                unit.show("t", *state);
+            }
+        };
+        show(&[(State::Pending, 1), (State::Running, 1), (State::Running, 1), (State::Failed, 2)]).await;
+        // A unit that never ran, and one that nobody saw run.
+        show(&[(State::Canceled, 1)]).await;
+        show(&[(State::Succeeded, 1)]).await;
         let times = timings.of("t");
         assert_eq!(count(times.start.lengths()), (2, 3.0));
         assert_eq!(count(times.failed.lengths()), (1, 3.0));

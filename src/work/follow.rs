@@ -1,5 +1,5 @@
-//! A unit as its followers on other nodes see it: frames with its output and states, until it is final. The frames are
-//! [`rpc::follow`](crate::rpc::follow)'s; how they travel is the control service's business.
+//! A unit as its followers on other nodes see it: frames with its output and states, until it is final.
+//! [`rpc::follow`](crate::rpc::follow) defines the frames, and the control service sends them.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ pub struct Frames {
     entry: Arc<Entry>,
     results: ResultStream,
     changes: Follower,
-    /// Nothing was told of it yet.
+    /// No frame was sent yet.
     is_new: bool,
     is_over: bool,
 }
 
 impl Frames {
-    /// Those of a unit, with its output from byte `start` on. It may still wait for its payload.
+    /// Opens the frames of a unit, with its output from byte `start` on. The unit may still wait for its payload.
     ///
     /// # Errors
-    /// An unknown unit, a caller who may not.
+    /// The unit is unknown, or the caller may not follow it.
     pub async fn open(
         registry: &Registry,
         unit: &str,
@@ -33,16 +33,18 @@ impl Frames {
         caller: &Caller,
     ) -> Result<Self, WorkError> {
         let mut results = registry.results(unit, start, caller).await?;
-        // The node that follows makes the end durable before it tells anybody.
+        // The stream sees a final status before it is durable here, because the following node makes it durable before
+        // it tells anybody.
         results.status = results.unit.subscribe_ahead();
         let (registry, entry, changes) = (registry.clone(), results.unit.clone(), results.unit.subscribe());
         Ok(Self { registry, entry, results, changes, is_new: true, is_over: false })
     }
 
-    /// The next frame; `None` after the final status. Not to be dropped half way.
+    /// The next frame; `None` after the final status. The future must not be dropped before it is done.
     ///
     /// # Errors
-    /// The output cannot be read. In words it would be taken for a frame: the connection has to be broken.
+    /// The output cannot be read. The caller has to break the connection, because an error text would be read as a
+    /// frame.
     pub async fn next(&mut self) -> Result<Option<Frame>, WorkError> {
         if self.is_over {
             return Ok(None);
@@ -62,7 +64,8 @@ impl Frames {
                     let last = match chunk {
                         Ok(Some(chunk)) => return Ok(Some(Frame::Output(chunk))),
                         Ok(None) => self.registry.report(&self.entry, &end),
-                        // No waiting brings the rest back, unless the unit is no more.
+                        // The rest of the output is lost, so the final status counts what is left. If the unit was
+                        // released, this is an error.
                         Err(WorkError::StdoutTruncated { found, .. }) => {
                             self.registry.find(self.entry.id.as_str())?;
                             self.registry.report_with(Status::clone(&end), found)
@@ -75,7 +78,7 @@ impl Frames {
                 _ = self.changes.changed() => {
                     self.changes.mark_unchanged();
                     let report = self.registry.status_of(&self.entry).await;
-                    // A final status has to wait for the output.
+                    // A final status is sent only after all output.
                     if !report.state.is_final() {
                         return Ok(Some(Frame::Status(report)));
                     }

@@ -3,6 +3,7 @@
 
 mod header;
 mod held_back;
+mod operations;
 mod output;
 mod slot;
 
@@ -14,54 +15,54 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 pub use self::header::{HEADER, LONGEST_HEADER, VERSION_KEY, is_header};
 pub use self::held_back::HeldBack;
+pub use self::operations::Operations;
 pub use self::output::{JobOutput, OutputLock};
 pub(crate) use self::slot::JobsSlot;
 use super::WorkError;
+pub use super::run_dir::private_dir;
+pub use super::status::{CONTROLLER, JobExtra};
 use super::status::{Extra, Status};
-use super::store::{Durability, Store};
-use super::unit::{Event, State, UnitId};
+use super::store::{Durability, UnitStore};
+use super::unit::{State, UnitEvent, UnitId};
 use super::units::{Entry, OutputWriter};
 
-/// The work type whose units are jobs.
-pub const CONTROLLER: &str = "controller";
-/// What a node without one says.
-pub const NO_CONTROLLER: &str = "this node is no control node: configure work-controller";
+/// The error of a node without a controller.
+pub const NO_CONTROLLER: &str = "this node is not a control node: configure work-controller";
 
 /// Time between attempts to write an output or a status.
 const REWRITE: Duration = Duration::from_secs(1);
 
-/// Something that takes time.
+/// The future of an action that takes time.
 pub type Act<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A control node's controller, as its units see it. Errors are texts for `ERROR: controller: `.
-pub trait Jobs: Send + Sync + 'static {
-    /// Submissions over the mesh need the token of a work-signing key.
+pub trait JobController: Send + Sync + 'static {
+    /// Whether submissions over the mesh need the token of a work-signing key.
     fn verifies_signatures(&self) -> bool;
 
-    /// A submission begins. Returns what its unit says from its first moment on, and what checks its payload.
+    /// Begins a submission. Returns the ExtraData with which its unit is made, and the intake that checks its payload.
     ///
     /// # Errors
-    /// Its parameters are wrong, or the controller takes none.
+    /// Its parameters are wrong, or the controller takes no submissions.
     fn begin(&self, request: JobRequest) -> Result<(JobExtra, Box<dyn JobIntake>), String>;
 
-    /// A unit that an earlier daemon left is here, with its payload. Returns once it follows its job.
+    /// Takes up a unit that an earlier daemon left with its payload. Returns once the unit follows its job.
     fn resume(&self, unit: JobUnit) -> Act<'_, ()>;
 
-    /// Cancels the job of a unit, also one that it will get. The cancel is saved when this returns.
+    /// Cancels the job of a unit, or the job that the unit is going to get. The cancel is saved when this returns.
     fn cancel(&self, unit: UnitId) -> Act<'_, Result<(), String>>;
 
-    /// A unit of a job that has ended is deleted.
+    /// Notes that the unit of a job is being deleted.
     fn forget(&self, unit: UnitId) -> Act<'_, ()>;
 
-    /// Whether the payload of a child may be sent, as the store says: this node drives its job, and it is wanted.
+    /// Whether the payload of a child may be sent, because the store says that this node drives its job and that the
+    /// child is wanted.
     fn may_send(&self, unit: UnitId) -> Act<'_, bool>;
 
-    /// The node of a child has given it this ID. Durable when this returns: who takes the job over has nothing else to find
-    /// it by.
+    /// Stores the ID that its node has given to a child. It is durable when this returns, because a node that takes the
+    /// job over can find the child only by it.
     fn keep_far_id(&self, unit: UnitId, id: String) -> Act<'_, Result<(), String>>;
 
     /// The number of the job that a child unit belongs to; `None` for every other unit.
@@ -76,10 +77,7 @@ pub trait JobIntake: Debug + Send + Sync {
     /// The submission is refused, and leaves nothing.
     fn push(&mut self, bytes: &[u8]) -> Result<(), String>;
 
-    /// The payload is complete and durable. Says whether the job is stored already.
-    ///
-    /// # Errors
-    /// As [`Self::push`].
+    /// Ends the submission: its payload is complete and durable. Returns whether the job is stored already.
     fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>>;
 }
 
@@ -90,89 +88,17 @@ pub struct JobRequest {
     pub params: BTreeMap<String, String>,
     /// The caller may have jobs run on the control node itself.
     pub is_admin: bool,
-    /// Who it is: `unix:UID`, `cert:CN`, `web:NAME` or `mesh:NODE`; `tcp` for a client of a port of whom nothing is known,
-    /// and `mesh` for all nodes without a certificate.
+    /// The controller makes it of its own, for the caller.
+    pub is_own: bool,
+    /// Who the caller is: `unix:UID`, `cert:CN`, `web:NAME` or `mesh:NODE`; `tcp` for a client of a port of whom
+    /// nothing is known, and `mesh` for all nodes without a certificate.
     pub launched_by: String,
-}
-
-/// The name of the private data directory of a job's child on its node, or its beginning.
-pub fn private_dir(unit: &str) -> String {
-    format!("meshd_{unit}")
-}
-
-/// ExtraData of a job's unit.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-#[expect(missing_docs, reason = "the keys are specified in docs/controller-reference.md")]
-pub struct JobExtra {
-    #[serde(rename = "JobID", skip_serializing_if = "Option::is_none")]
-    pub job_id: Option<i64>,
-    pub kind: String,
-    pub name: String,
-    pub controller_node: String,
-    pub execution_node: String,
-    pub instance_group: String,
-    #[serde(rename = "ChildUnitID")]
-    pub child_unit_id: String,
-    pub child_work_type: String,
-    pub attempt: u32,
-    pub impact: u32,
-    pub event_count: u64,
-    pub last_status: String,
-    pub explanation: String,
-    pub exit_code: Option<i32>,
-    pub created: Option<String>,
-    pub started: Option<String>,
-    pub finished: Option<String>,
-    pub cancel_requested: bool,
-    /// The attempt whose output was begun last, and the byte at which it begins.
-    pub output_attempt: u32,
-    pub output_from: u64,
-    /// Where the output of each of the latest attempts begins.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub output_starts: BTreeMap<u32, u64>,
-    /// The children that wrote those. A store that lost its last commits gives their numbers to others.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub output_children: BTreeMap<u32, String>,
-    /// The nodes that they were sent to: who finds a child that the store has forgotten has to end it there.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub output_nodes: BTreeMap<u32, String>,
-    /// Children that the store has forgotten, with the nodes that they were sent to, until they have ended there.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub forgotten: BTreeMap<String, String>,
-    /// The IDs that nodes have given those children: a node of receptor's knows them by these alone.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub far_units: BTreeMap<String, String>,
-    /// Who submitted it, and whether as an administrator: a unit that lost its row is entered again.
-    pub launched_by: String,
-    pub is_admin: bool,
-    /// The job whose payload it repeats. Nobody knows of it until it has its own number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rerun_of: Option<i64>,
-    /// It is to be released once its job has ended.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub release_requested: bool,
-    /// The header, if it came as a parameter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub header: Option<String>,
-}
-
-impl JobExtra {
-    /// Says of the output what this one says.
-    fn take_output_of(&mut self, other: &Self) {
-        (self.output_attempt, self.output_from) = (other.output_attempt, other.output_from);
-        self.output_starts.clone_from(&other.output_starts);
-        self.output_children.clone_from(&other.output_children);
-        self.output_nodes.clone_from(&other.output_nodes);
-        self.forgotten.clone_from(&other.forgotten);
-        self.far_units.clone_from(&other.far_units);
-    }
 }
 
 /// What a job's unit shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobReport {
-    /// As clients of units know it.
+pub struct ShownJob {
+    /// The state of the unit.
     pub state: State,
     /// For people.
     pub detail: String,
@@ -184,11 +110,11 @@ pub struct JobReport {
 #[derive(Debug, Clone)]
 pub struct JobUnit {
     entry: Arc<Entry>,
-    store: Store,
+    store: UnitStore,
 }
 
 impl JobUnit {
-    pub(super) fn new(entry: Arc<Entry>, store: Store) -> Self {
+    pub(super) fn new(entry: Arc<Entry>, store: UnitStore) -> Self {
         Self { entry, store }
     }
 
@@ -218,17 +144,11 @@ impl JobUnit {
     }
 
     /// Deletes the payload. Units that share it keep it.
-    ///
-    /// # Errors
-    /// The disk's.
     pub async fn drop_payload(&self) -> Result<(), WorkError> {
         self.store.drop_payload(&self.entry.dir).await
     }
 
-    /// Deletes the output. Units that share it keep it; who reads it here is told that it is gone.
-    ///
-    /// # Errors
-    /// The disk's.
+    /// Deletes the output. Units that share it keep it; readers of this unit are told that it is gone.
     pub async fn drop_output(&self) -> std::io::Result<()> {
         let output = self.output();
         let remove = move || match std::fs::remove_file(output) {
@@ -249,9 +169,6 @@ impl JobUnit {
     }
 
     /// Makes the output durable, so that it is not shorter after a power loss than what is noted of it.
-    ///
-    /// # Errors
-    /// The disk's.
     pub async fn sync_output(&self) -> std::io::Result<()> {
         let live = self.entry.live();
         let (cuts, size) = (live.kept_output.cuts(), self.output_size());
@@ -267,7 +184,7 @@ impl JobUnit {
         self.entry.dir.stdout_size()
     }
 
-    /// A new writer of the output of an attempt: all former ones write nothing any more. `None` if a later attempt writes.
+    /// A new writer of the output of an attempt; former writers write nothing more. `None` if a later attempt writes.
     pub async fn write_output(&self, attempt: u32) -> Option<JobOutput> {
         let mut latest = self.entry.output_writer().await;
         if attempt < self.extra().output_attempt.max(latest.attempt) {
@@ -277,7 +194,7 @@ impl JobUnit {
         Some(JobOutput { unit: self.clone(), writer: *latest })
     }
 
-    /// A new writer of a copy of the output, of this attempt in it: all former ones write nothing any more. For a node that
+    /// A new writer of this attempt's part in a copy of the output; former writers write nothing more. For a node that
     /// drives no attempt of the job.
     pub async fn write_copy(&self, attempt: u32) -> JobOutput {
         let mut latest = self.entry.output_writer().await;
@@ -285,13 +202,13 @@ impl JobUnit {
         JobOutput { unit: self.clone(), writer: *latest }
     }
 
-    /// Keeps the output as it is: until this is dropped nobody writes, and no attempt begins.
+    /// Keeps the output as it is: until the lock is dropped, nobody writes and no attempt begins.
     pub async fn lock_output(&self) -> OutputLock {
         OutputLock { unit: self.clone(), latest: self.entry.output_writer().await }
     }
 
-    /// Shares the output of another unit of the same job, so that it is on disk once, and knows of its attempts what that
-    /// one knows now.
+    /// Shares the output of another unit of the same job, so that it is on disk once, and takes over what that unit
+    /// knows of its attempts.
     pub async fn share_output(&self, of: &Self) {
         let (source, to) = (of.entry.dir.clone(), self.output());
         let linked = self.store.blocking(move || {
@@ -302,24 +219,24 @@ impl JobUnit {
             }
         });
         if let Err(error) = linked.await {
-            tracing::warn!(unit = %self.id(), %error, "the output of the unit's job is not readable through it");
+            tracing::warn!(unit = %self.id(), %error, "cannot make the output of a unit's job readable through the unit");
         }
         let known = of.extra();
         self.note(Durability::Durable, |extra| extra.take_output_of(&known)).await;
     }
 
-    /// The last status in the runner's stream.
+    /// Notes the last status in the runner's stream.
     pub async fn note_status(&self, last_status: &str) {
         self.note(Durability::Deferred, |extra| last_status.clone_into(&mut extra.last_status)).await;
     }
 
-    /// A child that the store has forgotten has ended.
+    /// Notes that a child that the store has forgotten has ended.
     pub async fn note_ended(&self, child: &str) {
         self.note(Durability::Deferred, |extra| drop(extra.forgotten.remove(child))).await;
     }
 
-    /// These children, of attempts that the store has forgotten, have ended, and none of their attempts counts. That is durable
-    /// when this returns.
+    /// Forgets children of attempts that the store has forgotten: they have ended, and none of the attempts counts.
+    /// That is durable when this returns.
     pub async fn forget_children(&self, ended: &[String]) {
         let forget = |extra: &mut JobExtra| {
             extra.output_children.retain(|_, child| !ended.contains(child));
@@ -329,7 +246,7 @@ impl JobUnit {
         self.note(Durability::Durable, forget).await;
     }
 
-    /// The node of a child of the job has given it this ID. It is durable when this returns.
+    /// Notes the ID that its node has given to a child of the job. It is durable when this returns.
     pub async fn note_far_unit(&self, child: &str, id: &str) {
         let note = |extra: &mut JobExtra| {
             extra.far_units.insert(child.to_owned(), id.to_owned());
@@ -341,12 +258,12 @@ impl JobUnit {
         self.note(Durability::Durable, note).await;
     }
 
-    /// A cancel came before the unit had a job. It is durable when this returns.
+    /// Notes a cancel that came before the unit had a job. It is durable when this returns.
     pub async fn note_cancel(&self) {
         self.note(Durability::Durable, |extra| extra.cancel_requested = true).await;
     }
 
-    /// It is to be released once its job has ended. That is durable when this returns.
+    /// Notes that the unit is to be released once its job has ended. That is durable when this returns.
     async fn note_release(&self) {
         self.note(Durability::Durable, |extra| extra.release_requested = true).await;
     }
@@ -361,32 +278,32 @@ impl JobUnit {
         self.put(durability, change).await;
     }
 
-    /// Shows a report. What is final stays, and so does what the unit itself knows: its output, and who submitted it. A
+    /// Shows a report. A final state stays, and so does what the unit itself knows: its output, and who submitted it. A
     /// final report is durable when this returns.
-    pub async fn report(&self, report: JobReport) {
+    pub async fn report(&self, report: ShownJob) {
         let how = if report.state.is_final() { Durability::Durable } else { Durability::Deferred };
         self.show(report, how).await;
     }
 
-    /// The same, and any report is durable when this returns.
-    pub async fn report_durably(&self, report: JobReport) {
+    /// Like [`Self::report`], but any report is durable when this returns.
+    pub async fn report_durably(&self, report: ShownJob) {
         self.show(report, Durability::Durable).await;
     }
 
-    /// Ends it, as there is no job whose end it could show: it fails for this reason.
+    /// Fails the unit for this reason, because there is no job whose end it could show.
     pub async fn fail(&self, why: &str) {
         let (detail, extra) = (why.to_owned(), self.extra());
-        self.report(JobReport { state: State::Failed, detail, extra }).await;
+        self.report(ShownJob { state: State::Failed, detail, extra }).await;
     }
 
-    async fn show(&self, report: JobReport, how: Durability) {
+    async fn show(&self, report: ShownJob, how: Durability) {
         let size = self.output_size();
         let change = |status: &mut Status| {
-            let JobReport { state, detail, mut extra } = report.clone();
+            let ShownJob { state, detail, mut extra } = report.clone();
             status.exit_code = extra.exit_code.filter(|_| state.is_final());
-            // What was copied of something else, or cut off, was no part of it.
+            // Output that was copied from elsewhere, or cut off, does not count.
             status.life.stdout_size = status.life.stdout_size.min(size);
-            status.life.apply(&Event::Reported(state, detail, size));
+            status.life.apply(&UnitEvent::Reported(state, detail, size));
             if let Some(kept) = extra_of(status) {
                 extra.take_output_of(kept);
                 extra.last_status = kept.last_status.clone();
@@ -412,7 +329,9 @@ impl JobUnit {
             }
             match writer.put(status, how).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(unit = %self.id(), %error, "a status is not on disk yet"),
+                Err(error) => {
+                    tracing::warn!(unit = %self.id(), %error, "cannot write a unit's status, trying again")
+                }
             }
             drop(writer);
             tokio::time::sleep(REWRITE).await;

@@ -1,5 +1,5 @@
-//! What bounds the units of a work type: all of it off unless configured. Owns the types alone; a runner enforces
-//! what concerns one unit, the registry what concerns several.
+//! The bounds of a work type's units. None applies unless configured. Owns only the types: a runner enforces what
+//! concerns a single unit, the daemon what concerns several.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,13 +13,16 @@ use crate::rpc::OutputBound;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// Most bytes of output kept, and what happens to more.
+    /// The most bytes of output kept, and what happens to further output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_stdout: Option<MaxStdout>,
-    /// Longest run, from the command's start.
+    /// Whether what the command writes to stderr is kept apart from its output, under the same bound.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stderr_apart: bool,
+    /// The longest run, from the command's start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// Most units running at once; others wait in the order in which their payloads were complete.
+    /// The most units running at once. Others wait, in the order in which their payloads were complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_units: Option<u32>,
     /// How long a finished unit is kept.
@@ -31,29 +34,29 @@ pub struct Limits {
     /// Variables added to the command's environment, or replaced in it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// What of the daemon's environment it has beside; unless said, all of it, but with the rights of another user a
-    /// clean one.
+    /// What the command inherits of the daemon's environment besides. Unless set: all of it, or a clean one if the
+    /// command runs as another user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<Inherited>,
     /// The command's working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
-    /// The user whose rights the command has. Only a node that runs as root can give it those of another.
+    /// The user whose rights the command has. Only a node that runs as root can run it as another user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Thousandths of a processor that the command and all it starts may use together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u32>,
-    /// Bytes of memory, likewise; more ends the unit.
+    /// Bytes of memory that they may use together; more ends the unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Processes and threads, likewise.
+    /// Processes and threads that they may have together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
 }
 
 impl Limits {
-    /// The bound on the output of a unit that has one of its own, or none: the lower of the two.
+    /// The bound on a unit's output: the lower of the type's and the unit's own, if there are any.
     pub(crate) fn output(&self, own: Option<&OutputBound>) -> Option<(OutputBound, WhenFull)> {
         let of_type = self.max_stdout.map(|MaxStdout { bytes, when_full }| {
             (OutputBound { bytes, setting: MAX_STDOUT.into() }, when_full)
@@ -73,16 +76,16 @@ impl Limits {
     }
 }
 
-/// What a command has of the daemon's environment.
+/// What a command inherits of the daemon's environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inherited {
     /// All of it.
     Whole,
-    /// What any program needs, and nothing that may be a secret.
+    /// Only what any program needs, and nothing that may be a secret.
     Clean,
 }
 
-/// The setting of [`Limits::max_stdout`].
+/// The name of the setting of [`Limits::max_stdout`].
 const MAX_STDOUT: &str = "maxstdout";
 
 /// A bound on the output of a type's units.
@@ -90,7 +93,7 @@ const MAX_STDOUT: &str = "maxstdout";
 pub struct MaxStdout {
     /// Bytes.
     pub bytes: u64,
-    /// What happens to more.
+    /// What happens to further output.
     pub when_full: WhenFull,
 }
 
@@ -100,9 +103,9 @@ pub enum WhenFull {
     /// The unit ends as failed.
     #[default]
     Fail,
-    /// The unit goes on, what it writes from there on is discarded.
+    /// The unit goes on, and its further output is discarded.
     Stop,
-    /// The unit goes on and its last bytes are kept. They appear when it has ended, as the first of them is known
-    /// only then.
+    /// The unit goes on and its last bytes are kept. They appear when it has ended, because only then is it known which
+    /// they are.
     TruncateHead,
 }

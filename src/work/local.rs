@@ -1,6 +1,6 @@
-//! Units that run on this node: which types it can run, the processes that run them, the queue of those that wait, and
-//! what belongs to a finished one. Owns the spawner and every process started for a unit; the units themselves are
-//! `units`' business. Refuses to know clients and other nodes.
+//! Units that run on this node: the configured types, the processes that run units, the queue of waiting units, and
+//! what finished units leave. Owns the spawner and every process started for a unit. `units` owns the units themselves.
+//! Knows neither clients nor other nodes.
 
 mod queue;
 mod reconcile;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 
-use self::queue::Queues;
+use self::queue::TypeQueues;
 use super::cgroup::{Cgroup, Cgroups};
 use super::limits::Limits;
 use super::run_dir::RunDirs;
@@ -27,24 +27,24 @@ use crate::os::watch::{Subscription, WatchFlags, Watcher};
 use crate::pods::options::KubernetesType;
 use crate::wire::WorkCommand;
 
-/// What readers of a unit's stdout are woken by, and how often they look where there is no inotify.
+/// The file events that wake readers of a unit's stdout, and how often they look if there is no inotify.
 const OUTPUT_EVENTS: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CREATE).union(WatchFlags::MOVED_TO);
 const OUTPUT_POLL: Duration = Duration::from_millis(250);
 
-/// What runs units on this node.
+/// Runs units on this node.
 pub(crate) struct Local {
     units: Arc<Units>,
     types: ArcSwap<TypeTable>,
     spawner: SpawnerHandle,
     watcher: Watcher,
-    queues: Queues,
-    /// Descriptors for waiting for the ends of runners.
+    queues: TypeQueues,
+    /// Permits for the descriptors on which the daemon waits for runners to end.
     pidfds: Semaphore,
     run_dirs: Arc<RunDirs>,
-    /// Looked for when the first unit needs one.
+    /// Found when the first unit needs a group; `None` inside if there can be no groups.
     cgroups: OnceLock<Option<Cgroups>>,
     cancel_grace: Duration,
-    /// Which units are children of jobs.
+    /// Says whether a unit is the child of a job.
     is_child: Option<fn(&UnitId) -> bool>,
 }
 
@@ -52,7 +52,7 @@ impl Local {
     /// Starts the spawner.
     ///
     /// # Errors
-    /// [`OpenError`] for two types of one name, and when no process can be started.
+    /// [`OpenError`] for two types of the same name, or if no process can be started.
     pub(crate) fn new(
         units: Arc<Units>,
         types: Vec<CommandType>,
@@ -75,7 +75,7 @@ impl Local {
             types,
             spawner,
             watcher: Watcher::new("following output", OUTPUT_EVENTS, OUTPUT_POLL),
-            queues: Queues::default(),
+            queues: TypeQueues::default(),
             pidfds: Semaphore::new((crate::os::rlimit::open_files() / 2).min(Semaphore::MAX_PERMITS)),
             run_dirs: Arc::new(run_dirs),
             cgroups: OnceLock::new(),
@@ -85,7 +85,7 @@ impl Local {
         Ok(Arc::new(local))
     }
 
-    /// The types that can run, as advertisements list them.
+    /// The types that other nodes may use, as advertisements list them.
     pub(crate) fn work_commands(&self) -> Vec<WorkCommand> {
         let types = self.types.load();
         let types = types.values().filter(|kind| kind.reach == Reach::Mesh);
@@ -99,10 +99,10 @@ impl Local {
         self.types.load().values().map(|kind| kind.name.clone()).collect()
     }
 
-    /// Replaces the types. Units that run go on; those that wait in the queue start by the new ones.
+    /// Replaces the types. Running units go on. Queued units start with the new types.
     ///
     /// # Errors
-    /// [`OpenError::DuplicateType`]; the old types stay then.
+    /// [`OpenError::DuplicateType`], and the old types stay.
     pub(crate) fn set_types(self: &Arc<Self>, types: Vec<CommandType>) -> Result<(), OpenError> {
         let types = type_table(types)?;
         self.run_dirs.set_passable(has_users(&types));
@@ -111,7 +111,7 @@ impl Local {
         Ok(())
     }
 
-    /// Whether a type of that name is configured.
+    /// Whether a type with this name is configured.
     pub(crate) fn has_type(&self, name: &str) -> bool {
         self.types.load().contains_key(name)
     }
@@ -121,7 +121,7 @@ impl Local {
         self.types.load().get(work_type).is_some_and(|kind| kind.verify_signature)
     }
 
-    /// Whether other nodes may have units of a type, or of one that is not configured.
+    /// Whether other nodes may have units of a type. True if the type is not configured.
     pub(crate) fn is_open(&self, work_type: &str) -> bool {
         self.types.load().get(work_type).is_none_or(|kind| kind.reach == Reach::Mesh)
     }
@@ -129,7 +129,7 @@ impl Local {
     /// Whether a caller may have units of a type.
     ///
     /// # Errors
-    /// Why not: only those who may know of a type are told that it is there.
+    /// Why not. A caller who may not know of a type gets the same answer as for an unknown one.
     pub(crate) fn admit(&self, work_type: &str, caller: &Caller) -> Result<(), WorkError> {
         match self.types.load().get(work_type).map(|kind| kind.reach) {
             Some(reach) if reach.admits(caller) => Ok(()),
@@ -142,7 +142,7 @@ impl Local {
     /// The status of a new unit of a type.
     ///
     /// # Errors
-    /// A type that is unknown or cannot run, parameters that it does not take.
+    /// The type is unknown, or does not take these parameters.
     pub(crate) fn new_status(
         &self,
         work_type: &str,
@@ -154,7 +154,7 @@ impl Local {
         Ok(Status { verify_signature: kind.verify_signature, ..status })
     }
 
-    /// How units of a type run as pods, if they do and can.
+    /// How units of a type run as pods, if they do.
     pub(crate) fn pods_of(&self, work_type: &str) -> Option<Box<KubernetesType>> {
         self.known(work_type).ok()?.pods
     }
@@ -169,27 +169,27 @@ impl Local {
         kind.ok_or_else(|| WorkError::UnknownType(work_type.to_owned()))
     }
 
-    /// Notices what happens to files in a unit's directory.
+    /// Subscribes to changes of the files in a unit's directory.
     pub(crate) async fn watch(&self, dir: &Path) -> Subscription {
         self.watcher.subscribe(dir).await
     }
 
-    /// For how long finished units of each type are kept, where that is limited.
+    /// How long finished units are kept, for each type that limits it.
     pub(crate) fn kept_for(&self) -> BTreeMap<String, Duration> {
         let types = self.types.load();
         let limited = |kind: &CommandType| Some((kind.name.clone(), kind.limits.release_after?));
         types.values().filter_map(limited).collect()
     }
 
-    /// The limits of a type that is still configured.
+    /// The limits of a type; `None` if it is no longer configured.
     fn limits_of(&self, work_type: &str) -> Option<Limits> {
         self.types.load().get(work_type).map(|kind| kind.limits.clone())
     }
 
-    /// Cancels a unit and deletes it; with `force` it is deleted even if its processes do not end.
+    /// Cancels a unit and deletes it. With `force`, deletes it even if its processes do not end.
     ///
     /// # Errors
-    /// Processes that do not end, files that cannot be removed.
+    /// Processes do not end, or files cannot be removed.
     pub(crate) async fn release(
         &self,
         entry: &Arc<Entry>,
@@ -203,7 +203,7 @@ impl Local {
         self.remove(entry, leftovers).await
     }
 
-    /// Deletes a unit for which nothing runs any more but what outlived its command.
+    /// Deletes a unit, and first ends the processes that outlived its command, as far as `leftovers` says.
     ///
     /// # Errors
     /// Files that cannot be removed.
@@ -230,7 +230,7 @@ impl Local {
     }
 }
 
-/// Ends what a unit that is released has left running.
+/// Ends the processes that a released unit has left, as far as `leftovers` says.
 fn end_rest(id: &UnitId, dir: &super::store::UnitDir, limits: Option<&Limits>, leftovers: Leftovers) {
     match leftovers {
         Leftovers::Stay => {
@@ -240,13 +240,17 @@ fn end_rest(id: &UnitId, dir: &super::store::UnitDir, limits: Option<&Limits>, l
             kill_survivors(dir);
         }
         Leftovers::End => match kill_leftovers(dir, limits) {
-            Killed { count, left: None } => tracing::debug!(unit = %id, count, "ended what it left"),
-            Killed { left: Some(left), .. } => tracing::warn!(unit = %id, left, "a released unit"),
+            Killed { count, left: None } => {
+                tracing::debug!(unit = %id, count, "ended the processes that a released unit left")
+            }
+            Killed { left: Some(left), .. } => {
+                tracing::warn!(unit = %id, left, "cannot end all that a released unit left")
+            }
         },
     }
 }
 
-/// Whether units of some type have another user than the daemon.
+/// Whether units of any type run as a configured user.
 fn has_users(types: &TypeTable) -> bool {
     types.values().any(|kind| kind.limits.user.is_some())
 }
@@ -254,7 +258,7 @@ fn has_users(types: &TypeTable) -> bool {
 /// The work types by name.
 type TypeTable = BTreeMap<String, CommandType>;
 
-/// Whether these types can be configured together.
+/// Checks that these types can be configured together.
 ///
 /// # Errors
 /// [`OpenError::DuplicateType`].

@@ -1,21 +1,20 @@
 //! Units of work: accepted durably, run by detached processes here or by another node, followed, cancelled and
-//! released. [`Registry`] is the way in. Owns the unit directories below the data directory and every process
-//! started for them; knows nothing of the control socket's syntax nor of how a stream to another node is made,
-//! which a [`Dialer`] does.
+//! released. [`Registry`] is the way in. Owns the unit directories below the data directory and every process started
+//! for them; knows nothing of the control socket's syntax, and leaves opening streams to other nodes to a [`Dialer`].
 //!
-//! - [`unit`]: the states and what may follow what, pure.
+//! - [`mod@unit`]: the states and what may follow what, pure.
 //! - [`status`]: the status file's shape. `store`: where the files lie and how they survive a crash.
 //! - [`runner`]: spawner and runner processes. `command`: the arguments they get.
-//! - `caller`: who asks, and what a unit keeps of that. `asked`: for what.
+//! - `caller`: who asks, and what a unit keeps of that. `asked`: what was asked for.
 //! - `registry`: what clients may do: submission, cancel, release, restart. `units`: one entry per unit and its writer.
-//! - `executor`: what is done about a unit, by what runs it. `local`: units that run here. [`follow`] and `remote`: units on
-//!   other nodes, about which `far` asks.
+//! - `executor`: passes each action on a unit to the module that runs it. `local`: units that run here. [`follow`] and
+//!   `remote`: units on other nodes, about which `far` asks.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of
 //!   requests between nodes.
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
 //! - `figures`: what is counted of units.
 //! - [`jobs`]: units that are jobs of a controller: what it does for them.
-//! - `pods`: units that run as pods: [`crate::pods`] decides and acts, and here they are units as others.
+//! - `pods`: units that run as pods: [`crate::pods`] decides and acts; here they are units like others.
 
 mod asked;
 mod caller;
@@ -48,12 +47,12 @@ pub use caller::{Caller, CallerName, Origin, Rights, Submitter, UnknownSubmitter
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach, SYNC};
 pub use error::{OpenError, WorkError};
 pub use figures::WorkFigures;
-pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registry, Submission};
-pub use remote::{AttemptOutput, AttemptPayload, FarUnit};
+pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registry, UnitSubmission};
+pub use remote::FarOutput;
 pub use results::ResultStream;
 pub use store::NodeDirectory;
 pub use unit::{State, UnitId};
-pub use units::{CancelInProgress, Leftovers, Outcome, Quota, Started};
+pub use units::{AttemptPayload, CancelInProgress, FarUnit, Leftovers, Outcome, Quota, Started};
 
 #[cfg(test)]
 pub(crate) use runner::kill_all_units;
@@ -69,20 +68,20 @@ use crate::wire::{NameHash, NodeId, ServiceName};
 pub struct Dialed {
     /// The stream.
     pub stream: Box<dyn Duplex>,
-    /// What speaks there.
+    /// The program at the other end.
     pub peer: Peer,
 }
 
 /// A stream that is being opened.
-pub type Dialing = Pin<Box<dyn Future<Output = Result<Dialed, DialFailure>> + Send>>;
+pub type StreamDialing = Pin<Box<dyn Future<Output = Result<Dialed, StreamFailure>> + Send>>;
 
-/// Why no stream was opened, by who says so: only what this node knows alone is proven.
+/// Why no stream was opened. Only `OwnProfile` is proven, because this node alone decides it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DialFailure {
+pub enum StreamFailure {
     /// The node cannot be reached now.
     #[error("{0}")]
     Unreachable(String),
-    /// The TLS handshake failed: certificates do not fit, or somebody on the way says so.
+    /// The TLS handshake failed: the certificates do not fit, or a node on the way made it fail.
     #[error("{0}")]
     Handshake(String),
     /// This node has no TLS profile of that name.
@@ -93,24 +92,24 @@ pub enum DialFailure {
 /// Opens streams to services of other nodes.
 pub trait Dialer: Send + Sync + 'static {
     /// Opens a stream to a service of a node, under the named TLS profile if any. Bounded in time.
-    fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing;
+    fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> StreamDialing;
 
     /// Whether a TLS profile of that name is configured: a unit that names another could never be sent.
     fn knows_profile(&self, name: &str) -> bool;
 
-    /// Ends when a way to a node appears that was not there, so that waiting for it need not be guessed. Never
-    /// ends where that cannot be known.
+    /// Ends when a route to the node appears, so that callers need not guess when to try again. Never ends if that
+    /// cannot be known.
     fn appears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
 
-    /// Ends when no way to a node is known, at once if there is none: what waits for the node's answer may wait for
-    /// nothing. Never ends where that cannot be known.
+    /// Ends when there is no route to the node, at once if there is none now: waiting for its answer may be in vain.
+    /// Never ends if that cannot be known.
     fn disappears(&self, _node: NodeId) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::pending())
     }
 
-    /// The name behind a hash, for texts, where it is known.
+    /// The name that a hash stands for, if it is known. For texts only.
     fn name_of(&self, _node: NameHash) -> Pin<Box<dyn Future<Output = Option<NodeId>> + Send>> {
         Box::pin(std::future::ready(None))
     }

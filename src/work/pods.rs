@@ -1,5 +1,5 @@
-//! Units that run as pods, beside those that run commands: which requests go to their executor, and what the store
-//! keeps of them. Owns the release of a unit whose pod cannot be deleted yet; asks no API server.
+//! Units that run as pods: which requests go to the pods' executor, and what the store keeps of such units. Owns the
+//! release of a unit whose pod cannot be deleted yet. Sends no requests to API servers itself.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use super::jobs::JobsSlot;
 use super::local::Local;
 use super::remote::Gate;
 use super::status::{Extra, Status};
-use super::store::{Durability, Store};
-use super::unit::{Event, State, UnitId};
+use super::store::{Durability, UnitStore};
+use super::unit::{State, UnitEvent, UnitId};
 use super::units::{Entry, Outcome, Units};
 use crate::os::back_off::BackOff;
-use crate::pods::driver::{Command, Permit, Recording, Removed, Unit};
-use crate::pods::environment::Environment;
-use crate::pods::executor::{Executor, PodUnit, put_record};
+use crate::pods::driver::{Permit, PodCommand, PodRemoved, Recording, Unit};
+use crate::pods::environment::PodEnvironment;
+use crate::pods::executor::{PodExecutor, PodUnit, put_record};
 use crate::pods::extra::KubeExtra;
 use crate::pods::machine::StatusChange;
 use crate::pods::name::label_value;
@@ -30,31 +30,32 @@ use crate::pods::place::{ClusterError, PodPlace};
 
 /// The file with the random ID of the node's directory.
 const STORE_ID: &str = ".store-id";
-/// How long the pod of a released unit is tried to be deleted.
+/// How long to try to delete the pod of a released unit.
 const RELEASE_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Time between two of these attempts, at first and at most.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 const LAST_RETRY: Duration = Duration::from_secs(300);
-/// How often a driver is started for one command.
+/// The most attempts to start a driver for one command.
 const ATTEMPTS: usize = 5;
 /// Time between attempts to write a status.
 const REWRITE: Duration = Duration::from_secs(1);
 
-/// What runs units as pods.
+/// Runs units as pods.
 pub(crate) struct Pods {
     units: Arc<Units>,
-    /// Knows the types.
+    /// Has the work types.
     local: Arc<Local>,
-    /// Holds back what is done in clusters for jobs of a controller.
+    /// Holds back what is done in clusters for a controller's jobs until that is allowed.
     gate: Gate,
-    /// Says when their payloads may be sent.
+    /// Says when the payloads of jobs' children may be sent.
     jobs: JobsSlot,
-    /// Without one, why nothing runs.
-    executor: Result<Executor, String>,
+    /// The executor, or why there is none.
+    executor: Result<PodExecutor, String>,
 }
 
 impl Pods {
-    /// Reads the settings, those of the node before the environment, and the ID of the node's directory.
+    /// Reads the settings and the ID of the node's directory. The node's settings take precedence over environment
+    /// variables.
     pub(crate) async fn open(
         units: Arc<Units>,
         local: Arc<Local>,
@@ -63,23 +64,23 @@ impl Pods {
         jobs: JobsSlot,
     ) -> Arc<Self> {
         let setting = |name: &str| settings.get(name).cloned().or_else(|| std::env::var(name).ok());
-        let environment = Environment::read(setting);
+        let environment = PodEnvironment::read(setting);
         let path = units.store().root().join(STORE_ID);
         let id = units.store().blocking(move || store_id(path)).await;
         let executor = match (environment, id) {
-            (Ok(environment), Ok(id)) => Ok(Executor::new(units.node_id().as_str(), id, environment)),
+            (Ok(environment), Ok(id)) => Ok(PodExecutor::new(units.node_id().as_str(), id, environment)),
             (Err(error), _) => Err(error.to_string()),
             (_, Err(error)) => Err(format!("the file {STORE_ID} cannot be used: {error}")),
         };
         Arc::new(Self { units, local, gate, jobs, executor })
     }
 
-    /// Requests to Kubernetes: verb, answer's code, number.
+    /// The numbers of requests to Kubernetes, by verb and the answer's code.
     pub(crate) fn calls(&self) -> Vec<(&'static str, String, u64)> {
-        self.executor.as_ref().map(Executor::calls).unwrap_or_default()
+        self.executor.as_ref().map(PodExecutor::calls).unwrap_or_default()
     }
 
-    fn executor(&self) -> Result<&Executor, WorkError> {
+    fn executor(&self) -> Result<&PodExecutor, WorkError> {
         self.executor.as_ref().map_err(|error| WorkError::Pod(error.clone()))
     }
 }
@@ -97,7 +98,7 @@ fn store_id(path: PathBuf) -> std::io::Result<String> {
 }
 
 impl Pods {
-    /// The first status of a unit that is to run as a pod; none if it is to run otherwise.
+    /// The first status of a unit that is to run as a pod; `None` if units of its type do not run as pods.
     pub(crate) async fn new_status(
         &self,
         work_type: &str,
@@ -114,19 +115,19 @@ impl Pods {
         self.new_status(&place.work_type, &place.params).await?.map(drop).ok_or_else(|| unknown(place))
     }
 
-    /// Has a secret be where pods go.
+    /// Writes a secret where the pods are made.
     pub(crate) async fn write_secret(&self, place: &PodPlace, secret: &Value) -> Result<(), ClusterError> {
         let (executor, kind) = self.at(place)?;
         executor.write_secret(&kind, place, secret).await
     }
 
-    /// Deletes a secret where pods go.
+    /// Deletes a secret where the pods are made.
     pub(crate) async fn delete_secret(&self, place: &PodPlace, name: &str) -> Result<(), ClusterError> {
         let (executor, kind) = self.at(place)?;
         executor.delete_secret(&kind, place, name).await
     }
 
-    /// The name and namespace of the pod that any node made for a unit.
+    /// The name and namespace of a unit's pod, whichever node made it.
     pub(crate) async fn find(
         &self,
         place: &PodPlace,
@@ -136,7 +137,7 @@ impl Pods {
         executor.find_pod(&kind, place, unit).await
     }
 
-    fn at(&self, place: &PodPlace) -> Result<(&Executor, Box<KubernetesType>), ClusterError> {
+    fn at(&self, place: &PodPlace) -> Result<(&PodExecutor, Box<KubernetesType>), ClusterError> {
         let refused = |error: WorkError| ClusterError::Refused(error.to_string());
         let kind = self.local.pods_of(&place.work_type).ok_or_else(|| refused(unknown(place)))?;
         Ok((self.executor().map_err(refused)?, kind))
@@ -148,48 +149,48 @@ impl Pods {
         if writer.status().life.state != State::Pending {
             return Err(WorkError::EndedEarly(entry.id.to_string()));
         }
-        writer.apply(Event::PayloadComplete, Durability::Durable).await;
+        writer.apply(UnitEvent::PayloadComplete, Durability::Durable).await;
         drop(writer);
         let executor = self.executor()?;
         let started = self.with_pod(entry, async |unit, _| executor.start(unit).await).await;
         if let Err(cause) = started {
-            entry.apply(self.units.store(), Event::StartFailed(cause.clone())).await;
+            entry.apply(self.units.store(), UnitEvent::StartFailed(cause.clone())).await;
             return Err(WorkError::NotStarted(cause));
         }
         Ok(())
     }
 
-    /// Goes on with a unit that an earlier daemon left.
+    /// Resumes a unit that an earlier daemon left.
     pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
         let life = entry.status().life.clone();
         if life.awaits_payload {
-            entry.apply(self.units.store(), Event::Restarted).await;
+            entry.apply(self.units.store(), UnitEvent::Restarted).await;
         } else if (!life.state.is_final() || life.state == State::Canceled)
             && let Err(error) = self.resume_driver(entry).await
         {
-            entry.apply(self.units.store(), Event::StartFailed(error.to_string())).await;
+            entry.apply(self.units.store(), UnitEvent::StartFailed(error.to_string())).await;
         }
     }
 
-    /// Ends a unit. One that has ended stays as it is, and its pod goes.
+    /// Ends a unit. If it has ended already, only its pod is deleted.
     pub(crate) async fn cancel(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Outcome, WorkError> {
         if !self.may_have_pod(entry) {
-            entry.apply(self.units.store(), Event::CancelledEarly).await;
+            entry.apply(self.units.store(), UnitEvent::CancelledEarly).await;
             return Ok(Outcome::Done);
         }
-        self.command_pod(entry, Command::Cancel).await.map(|()| Outcome::Done)
+        self.command_pod(entry, PodCommand::Cancel).await.map(|()| Outcome::Done)
     }
 
-    /// Ends a unit for a reason of this node's own, with which it fails.
+    /// Ends a unit for a reason of this node's own. The unit fails, and its Detail gives the reason.
     pub(crate) async fn stop(&self, entry: &Arc<Entry>, why: String) -> Result<(), WorkError> {
         if let Some(driver) = self.executor()?.driver(entry.id.as_str()) {
-            // One that has just ended has nothing that could be ended.
-            drop(driver.send(Command::Fail(format!("Killed: {why}"))));
+            // Sending fails only if the driver has just ended, and the unit with it.
+            drop(driver.send(PodCommand::Fail(format!("Killed: {why}"))));
         }
         Ok(())
     }
 
-    /// Deletes a unit's pod, and then everything of the unit. What cannot be deleted yet is hidden meanwhile.
+    /// Deletes a unit's pod, and then the unit. While the pod cannot be deleted, the unit is hidden.
     pub(crate) async fn release(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -199,52 +200,58 @@ impl Pods {
             return Ok(Outcome::Done);
         }
         if !self.may_have_pod(entry) {
-            entry.apply(self.units.store(), Event::CancelledEarly).await;
+            entry.apply(self.units.store(), UnitEvent::CancelledEarly).await;
             return self.units.remove(entry, |_| ()).await.map(|()| Outcome::Done);
         }
-        let why = match self.delete_pod(entry, force).await {
-            Ok(Removed::Done { .. }) => {
+        let why = match self.delete_pod(entry, force, false).await {
+            Ok(PodRemoved::Done { .. }) => {
                 return self.units.remove(entry, |_| ()).await.map(|()| Outcome::Done);
             }
-            Ok(Removed::Pending(why)) => why,
+            Ok(PodRemoved::Pending(why)) => why,
             Err(error) => error.to_string(),
         };
         if force {
-            tracing::warn!(unit = %entry.id, why, "released by force: the unit's pod may stay");
+            tracing::warn!(unit = %entry.id, why, "released by force: the unit's pod may be left behind");
             return self.units.remove(entry, |_| ()).await.map(|()| Outcome::Done);
         }
-        tracing::info!(unit = %entry.id, why, "the pod of a released unit is not deleted yet");
+        tracing::info!(unit = %entry.id, why, "cannot delete the pod of a released unit yet");
         self.hide_pod(entry).await?;
         Ok(Outcome::Pending)
     }
 
-    /// Deletes a unit here, and leaves its pod, which is another control node's now.
+    /// Deletes a unit here but leaves its pod, which another control node follows now.
     pub(crate) async fn forget(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
         let driver = self.executor.as_ref().ok().and_then(|executor| executor.driver(entry.id.as_str()));
         if let Some(driver) = driver {
             let (answer, ended) = oneshot::channel();
-            // One that has just ended drops it as well.
-            drop(driver.send(Command::Forget(answer)));
+            // A driver that has just ended drops the answer, which ends the wait as well.
+            drop(driver.send(PodCommand::Forget(answer)));
             drop(ended.await);
         }
-        entry.apply(self.units.store(), Event::CancelledEarly).await;
+        entry.apply(self.units.store(), UnitEvent::CancelledEarly).await;
         self.units.remove(entry, |_| ()).await
     }
 
-    async fn delete_pod(self: &Arc<Self>, entry: &Arc<Entry>, force: bool) -> Result<Removed, WorkError> {
+    /// Deletes a unit's pod. `waits` says whether to wait until the driver has deleted it or given up.
+    async fn delete_pod(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        force: bool,
+        waits: bool,
+    ) -> Result<PodRemoved, WorkError> {
         let released = pod_of(&entry.status()).and_then(|extra| extra.released);
         let since = released.map_or(Duration::ZERO, |at| {
             Duration::try_from(at.duration_until(Timestamp::now())).unwrap_or_default()
         });
         let give_up = Instant::now() + RELEASE_FOR.saturating_sub(since);
-        self.command_pod(entry, |answer| Command::Release { force, give_up, answer }).await
+        self.command_pod(entry, |answer| PodCommand::Release { force, give_up, waits, answer }).await
     }
 
-    /// Takes a released unit out of sight; its pod is deleted as soon as it can be.
+    /// Hides a released unit. Its pod is deleted as soon as that is possible.
     async fn hide_pod(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
         let writer = entry.writer(self.units.store()).await;
         let mut status = Status::clone(&writer.status());
-        status.life.apply(&Event::CancelledEarly);
+        status.life.apply(&UnitEvent::CancelledEarly);
         if let Extra::Kubernetes(extra) = &mut status.extra {
             extra.released.get_or_insert_with(Timestamp::now);
         }
@@ -255,20 +262,22 @@ impl Pods {
         Ok(())
     }
 
-    /// Deletes the pod of a hidden unit, and what was kept of the unit.
+    /// Deletes the pod of a hidden unit, and then the hidden unit.
     pub(crate) async fn finish_release(self: Arc<Self>, hidden: Arc<Entry>) {
         let mut pauses = BackOff::new(FIRST_RETRY, LAST_RETRY);
         loop {
-            match self.delete_pod(&hidden, false).await {
-                Ok(Removed::Done { is_gone }) => {
+            // This waits for the driver's result: if the driver ended unnoticed, another would be started, which would
+            // have to begin again.
+            match self.delete_pod(&hidden, false, true).await {
+                Ok(PodRemoved::Done { is_gone }) => {
                     if !is_gone {
-                        tracing::warn!(unit = %hidden.id, "the pod of a released unit may stay: it could not be deleted");
+                        tracing::warn!(unit = %hidden.id, "cannot delete the pod of a released unit: it may be left behind");
                     }
                     break;
                 }
-                Ok(Removed::Pending(_)) => {}
+                Ok(PodRemoved::Pending(_)) => {}
                 Err(error) => {
-                    tracing::debug!(unit = %hidden.id, %error, "a released unit's pod is not deleted")
+                    tracing::debug!(unit = %hidden.id, %error, "cannot delete a released unit's pod, trying again")
                 }
             }
             let released = pod_of(&hidden.status()).and_then(|extra| extra.released).unwrap_or_default();
@@ -279,11 +288,11 @@ impl Pods {
             tokio::time::sleep(pauses.next()).await;
         }
         if let Err(error) = self.units.remove(&hidden, |_| ()).await {
-            tracing::warn!(unit = %hidden.id, %error, "what is left of a released unit stays");
+            tracing::warn!(unit = %hidden.id, %error, "cannot remove a released unit");
         }
     }
 
-    /// Whether there is, or may be, a pod of a unit, or soon will be.
+    /// Whether a unit has a pod, may have one, or may soon get one.
     fn may_have_pod(&self, entry: &Entry) -> bool {
         let status = entry.status();
         let has_name = pod_of(&status).is_some_and(|extra| !extra.pod_name.is_empty());
@@ -292,13 +301,13 @@ impl Pods {
         has_name || starts || is_driven
     }
 
-    /// Has a unit's driver do something, and waits for its answer.
+    /// Sends a command to a unit's driver, and waits for the answer.
     async fn command_pod<T>(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        command: impl Fn(oneshot::Sender<T>) -> Command,
+        command: impl Fn(oneshot::Sender<T>) -> PodCommand,
     ) -> Result<T, WorkError> {
-        // A driver that has just ended is replaced by another; one that ends at once cannot open the unit's files.
+        // A driver that has just ended is replaced. If each new one ends at once, it cannot open the unit's files.
         for _ in 0..ATTEMPTS {
             if self.executor()?.driver(entry.id.as_str()).is_none() {
                 self.resume_driver(entry).await?;
@@ -311,7 +320,7 @@ impl Pods {
                 return Ok(answer);
             }
         }
-        Err(WorkError::Pod("the unit's files cannot be opened: see its Detail".into()))
+        Err(WorkError::Pod("cannot open the unit's files: see its Detail".into()))
     }
 
     async fn resume_driver(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), WorkError> {
@@ -335,14 +344,15 @@ impl Pods {
         let has_stdin = self.units.store().blocking(move || dir.payload_size() > 0).await;
         let (store, gate, jobs) = (self.units.store().clone(), self.gate.clone(), self.jobs.clone());
         let is_unique = gate.is_child(&entry.id);
-        let files = Arc::new(Files { entry: entry.clone(), store, gate, jobs });
+        let files = Arc::new(UnitFiles { entry: entry.clone(), store, gate, jobs });
         let max_stdout = status.max_stdout.as_deref();
         let unit =
             PodUnit { id: entry.id.as_str(), is_unique, kind: &kind, extra, has_stdin, max_stdout, files };
         act(unit, &status).await
     }
 
-    /// Deletes pods of this node whose unit is not here any more. Those of jobs stay: another control node may follow them.
+    /// Deletes pods of this node whose unit is no longer here. Jobs' pods stay, because another control node may follow
+    /// them.
     pub(crate) fn sweep(self: &Arc<Self>) {
         for kind in self.local.all_pods() {
             let this = self.clone();
@@ -369,21 +379,21 @@ fn pod_of(status: &Status) -> Option<&KubeExtra> {
     if let Extra::Kubernetes(extra) = &status.extra { Some(extra) } else { None }
 }
 
-/// A type that is no longer configured, as far as a unit of it tells.
+/// A stand-in for a type that is no longer configured, with what a unit of it shows.
 fn forgotten(work_type: &str, extra: &KubeExtra) -> KubernetesType {
     let auth_method = if extra.kube_config.is_empty() { AuthMethod::InCluster } else { AuthMethod::Runtime };
     KubernetesType { auth_method, ..KubernetesType::new(work_type) }
 }
 
 /// A unit's directory and status.
-struct Files {
+struct UnitFiles {
     entry: Arc<Entry>,
-    store: Store,
+    store: UnitStore,
     gate: Gate,
     jobs: JobsSlot,
 }
 
-impl Unit for Files {
+impl Unit for UnitFiles {
     fn dir(&self) -> PathBuf {
         self.entry.dir.path().to_owned()
     }
@@ -409,14 +419,16 @@ impl Unit for Files {
                 let mut writer = entry.writer(&store).await;
                 let mut status = Status::clone(&writer.status());
                 let StatusChange { state, detail, record } = change.clone();
-                status.life.apply(&Event::Reported(state, detail, stdout_size));
+                status.life.apply(&UnitEvent::Reported(state, detail, stdout_size));
                 status.exit_code = record.exit_code;
                 if let Extra::Kubernetes(extra) = &mut status.extra {
                     put_record(extra, record);
                 }
                 match writer.put(status, Durability::Durable).await {
                     Ok(()) => return,
-                    Err(error) => tracing::warn!(unit = %entry.id, %error, "a status is not on disk yet"),
+                    Err(error) => {
+                        tracing::warn!(unit = %entry.id, %error, "cannot write a unit's status, trying again")
+                    }
                 }
                 drop(writer);
                 tokio::time::sleep(REWRITE).await;

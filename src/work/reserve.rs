@@ -1,28 +1,29 @@
-//! The part of its disk that a node leaves free, pure. Owns how much that is, and which unit is stopped where less is left:
-//! one that prints fast, the largest first. A disk that is nearly full for another reason ends nothing. It asks no file
-//! system, and stops nothing itself.
+//! The part of its disk that a node leaves free; pure. Owns how large this reserve is, and which unit is stopped when
+//! less is free: of the units that print fast, the one with the most output. No unit is stopped if the disk is full for
+//! another reason. It asks no file system, and stops nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::unit::UnitId;
 
-/// The reserve unless another one is set: this part of the disk, and no more than so many bytes.
+/// The default reserve: one part in [`PART`] of the disk, but at most [`MOST_RESERVED`] bytes.
 const PART: u64 = 20;
-const MOST: u64 = 1 << 30;
-/// What a unit may print in [`WINDOW`] without being one that fills the disk.
+const MOST_RESERVED: u64 = 1 << 30;
+/// A unit that prints more bytes than this within [`WINDOW`] counts as one that fills the disk.
 pub(crate) const FAST: u64 = 64 << 20;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Between two notes of what units have printed: thousands may run.
+/// Time between two notes of what units have printed. They are not taken more often, because thousands of units may
+/// run.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
-/// How long the effect of a stop is waited for before the next one.
+/// How long to wait for the effect of a stop before the next one.
 const SETTLE: Duration = Duration::from_secs(10);
-/// A disk with less than this many reserves free is looked at more often.
+/// A disk with less than this many times its reserve free is checked more often.
 const NEAR: u64 = 4;
 const SELDOM: Duration = Duration::from_secs(5);
 const OFTEN: Duration = Duration::from_millis(500);
 
-/// What a disk has, in bytes.
+/// A disk's space, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) free: u64,
@@ -30,17 +31,17 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// What is left free of such a disk, where `set` does not say otherwise.
+    /// The bytes of this disk to be left free: `set`, or the default reserve.
     pub(crate) fn reserve(&self, set: Option<u64>) -> u64 {
-        set.unwrap_or(MOST.min(self.size / PART))
+        set.unwrap_or(MOST_RESERVED.min(self.size / PART))
     }
 
-    /// Whether less than that is left.
+    /// Whether less than the reserve is free.
     pub(crate) fn is_scarce(&self, set: Option<u64>) -> bool {
         self.free < self.reserve(set)
     }
 
-    /// Until it is to be looked at again.
+    /// The time until the next check of the disk.
     pub(crate) fn pause(&self, set: Option<u64>) -> Duration {
         if self.free < self.reserve(set).saturating_mul(NEAR) { OFTEN } else { SELDOM }
     }
@@ -48,32 +49,33 @@ impl Space {
 
 /// A unit that is to be stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stop {
+pub(crate) struct UnitStop {
     pub(crate) unit: UnitId,
-    /// Bytes that it printed within the last minute.
+    /// Bytes that the unit printed within the last minute.
     pub(crate) printed: u64,
 }
 
-/// What was seen of a disk and of the units that print to it.
+/// What was observed of a disk and of the units that print to it.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
-    /// What the units had printed then, the oldest first.
+pub(crate) struct DiskWatch {
+    /// What each unit had printed at that time, oldest note first.
     notes: VecDeque<(Instant, BTreeMap<UnitId, u64>)>,
-    /// What was free at the last look.
+    /// Bytes that were free at the last check.
     free: Option<u64>,
     stopped: BTreeSet<UnitId>,
     settles_at: Option<Instant>,
 }
 
-impl Watch {
-    /// The disk has this space, and each unit that runs has printed so much. Returns the unit to be stopped.
+impl DiskWatch {
+    /// Takes in the disk's space, and what each running unit has printed so far. Returns the unit to be stopped, if
+    /// any.
     pub(crate) fn handle_look(
         &mut self,
         now: Instant,
         space: Space,
         set: Option<u64>,
         printed: BTreeMap<UnitId, u64>,
-    ) -> Option<Stop> {
+    ) -> Option<UnitStop> {
         self.notes.retain(|(then, _)| now.duration_since(*then) <= WINDOW);
         self.stopped.retain(|unit| printed.contains_key(unit));
         let falls = self.free.replace(space.free).is_some_and(|before| space.free < before);
@@ -91,13 +93,13 @@ impl Watch {
         stop
     }
 
-    /// Of the units that print fast the one that has printed most.
-    fn largest(&self, printed: &BTreeMap<UnitId, u64>) -> Option<Stop> {
-        // What has been printed before the first look is nobody's of this minute.
+    /// Of the units that print fast, the one that has printed most in total.
+    fn largest(&self, printed: &BTreeMap<UnitId, u64>) -> Option<UnitStop> {
+        // Output from before the first check is of unknown age, so that it does not count as printed in this minute.
         let (_, then) = self.notes.front()?;
         let growth = printed.iter().map(|(unit, all)| {
             let before = then.get(unit).copied().unwrap_or(0);
-            (*all, Stop { unit: unit.clone(), printed: all.saturating_sub(before) })
+            (*all, UnitStop { unit: unit.clone(), printed: all.saturating_sub(before) })
         });
         let fast = growth.filter(|(_, stop)| stop.printed > FAST && !self.stopped.contains(&stop.unit));
         fast.max_by_key(|(all, _)| *all).map(|(_, stop)| stop)
@@ -113,7 +115,7 @@ mod tests {
 
     /// A disk, units that print to it, and virtual time.
     struct World {
-        watch: Watch,
+        watch: DiskWatch,
         now: Instant,
         space: Space,
         printed: BTreeMap<UnitId, u64>,
@@ -126,7 +128,7 @@ mod tests {
     impl World {
         fn new(size: u64, free: u64) -> Self {
             let now = Instant::now();
-            let (watch, space) = (Watch::default(), Space { free, size });
+            let (watch, space) = (DiskWatch::default(), Space { free, size });
             let (printed, rates, stops) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
             Self { watch, now, space, printed, rates, stops, begun: now }
         }
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_nearly_full_ends_nobody() {
-        // As at an upgrade: large outputs, none of which grows fast.
+        // As after an upgrade: there are large outputs, but none grows fast.
         let mut world = World::new(10 * GIB, 400 * MIB);
         for n in 0..50 {
             world.unit(&format!("slow{n}"), GIB, 20_000);
@@ -209,7 +211,7 @@ mod tests {
         assert_eq!(world.stopped(), ["large", "middle", "small"]);
         let pauses: Vec<u64> = world.stops.windows(2).map(|two| two[1].0 - two[0].0).collect();
         assert!(pauses.iter().all(|pause| *pause >= SETTLE.as_secs()), "{:?}", world.stops);
-        // One of 60 MiB a minute is none of these.
+        // A unit that prints 60 MiB a minute does not count as fast.
         let mut world = World::new(100 * GIB, 4 * GIB);
         world.unit("large", GIB, 40 * MIB);
         world.unit("busy", 0, MIB);
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_was_filled_between_two_looks_is_given_back() {
-        // Whoever filled it waits for space since, and prints nothing.
+        // The unit that filled the disk now waits for space, and prints nothing.
         let mut world = World::new(GIB, GIB - MIB);
         world.unit("other", 0, 1000);
         world.run(5);

@@ -1,7 +1,7 @@
-//! Private directories of units: made by the node that runs a unit, where nobody else can reach, and removed by it when
-//! the unit has ended. Owns their names, their place beside the units' own directories, who may pass through that place,
-//! and how they go: moved out of the way at once, emptied by one task at a time, however much a job has put there.
-//! Knows nothing of units but their IDs.
+//! Private directories of units. The node that runs a unit makes its directory where nobody else can reach it, and
+//! removes it when the unit has ended. Owns their names, their place next to the units' own directories, who may pass
+//! through that place, and how they are removed: each is renamed at once, and one task empties them, however much a job
+//! has put there. Of units it knows only the IDs.
 
 mod logins;
 mod remove;
@@ -21,35 +21,40 @@ pub(crate) use self::remove::remove;
 
 /// The variable by which a unit's processes find the directory.
 pub(crate) const VARIABLE: &str = "MESHD_RUN_DIR";
-/// What stands for the directory in the parameters of a unit, and what for one that is kept until the unit is released.
+/// The placeholder for the directory in the parameters of a unit, and the placeholder for a directory that is kept
+/// until the unit is released.
 pub(crate) const PLACEHOLDER: &str = "${MESHD_RUN_DIR}";
 pub(crate) const KEPT_PLACEHOLDER: &str = "${MESHD_KEPT_DIR}";
-/// The parameter of a submission that says what stands for them on a node that makes no such directories.
+/// The parameter of a submission that names the directory to use on a node that makes no private directories.
 pub(crate) const FALLBACK: &str = "rundir";
 
 /// Where they are in the node's directory.
 const RUN: &str = ".run";
 const KEPT: &str = ".kept";
-/// How the name of one begins that nobody needs any more. No unit has such a name.
+/// How the name of a directory begins that nobody needs any more. No unit has such a name.
 const GONE: &str = ".gone-";
-/// How long one is emptied before the next one has its turn, and between rounds after one that could not be.
+/// How long one directory is emptied before the next one has its turn, and the pause after a round in which some could
+/// not be removed.
 const TURN: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// Puts a directory in the place of what stands for it.
+/// The name of the private data directory of a job's child on its node, or its beginning.
+pub fn private_dir(unit: &str) -> String {
+    format!("meshd_{unit}")
+}
+
+/// Replaces the placeholders by a directory.
 pub(crate) fn fill_in(text: &str, directory: &str) -> String {
     text.replace(PLACEHOLDER, directory).replace(KEPT_PLACEHOLDER, directory)
 }
 
-/// Whether something in a text stands for a private directory.
+/// Whether a text contains a placeholder.
 pub(crate) fn is_asked_for(text: &str) -> bool {
     text.contains(PLACEHOLDER) || text.contains(KEPT_PLACEHOLDER)
 }
 
-/// Makes one, for that user alone. What is there already is of a unit that is gone.
-///
-/// # Errors
-/// The disk's refusal.
+/// Makes a private directory for that user alone. Removes one that is there already, because it belonged to a unit that
+/// is gone.
 pub(crate) fn make(path: &Path, owner: Option<(Uid, Gid)>) -> io::Result<()> {
     let made = DirBuilder::new().mode(0o700).create(path);
     match made {
@@ -65,13 +70,13 @@ pub(crate) fn make(path: &Path, owner: Option<(Uid, Gid)>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether users other than its owner may write there, or where it would be made.
+/// Whether users other than its owner may write to a directory, or to the place where it would be made.
 pub(crate) fn is_open_to_others(path: &Path) -> bool {
     let found = path.ancestors().find_map(|path| fs::metadata(path).ok());
     found.is_some_and(|found| found.permissions().mode() & 0o022 != 0)
 }
 
-/// Those of a node's units.
+/// The private directories of a node's units.
 #[derive(Debug)]
 pub(crate) struct RunDirs {
     root: PathBuf,
@@ -80,16 +85,13 @@ pub(crate) struct RunDirs {
 
 #[derive(Debug, Default)]
 struct Wake {
-    /// There is something to be removed, or nobody left for whom it is.
+    /// Notified when there is something to remove, and when [`RunDirs`] is dropped.
     changed: Notify,
     is_over: AtomicBool,
 }
 
 impl RunDirs {
-    /// Those below a node's directory.
-    ///
-    /// # Errors
-    /// The disk's refusal.
+    /// Opens the places for them below a node's directory.
     pub(crate) fn open(root: &Path) -> io::Result<Self> {
         let wake = Arc::<Wake>::default();
         let places = [RUN, KEPT].map(|name| root.join(name));
@@ -103,22 +105,22 @@ impl RunDirs {
         Ok(Self { root: root.to_owned(), wake })
     }
 
-    /// The one for a unit with such parameters.
+    /// The path of the directory for a unit with these parameters.
     pub(crate) fn of(&self, unit: &str, params: &str) -> PathBuf {
         let place = if params.contains(KEPT_PLACEHOLDER) { KEPT } else { RUN };
         self.root.join(place).join(unit)
     }
 
-    /// Whether one is kept until its unit is released.
+    /// Whether a directory is kept until its unit is released.
     pub(crate) fn is_kept(path: &Path) -> bool {
         path.parent().is_some_and(|place| place.ends_with(KEPT))
     }
 
-    /// Lets other users pass to what is theirs, or nobody.
+    /// Sets whether other users may pass through to their directories.
     pub(crate) fn set_passable(&self, passable: bool) {
         let set = |path: &Path, mode: u32| {
             if let Err(error) = fs::set_permissions(path, Permissions::from_mode(mode)) {
-                tracing::warn!(path = %path.display(), %error, "cannot set who may pass to private directories");
+                tracing::warn!(path = %path.display(), %error, "cannot set who may enter the private directories");
             }
         };
         let mode = if passable { 0o711 } else { 0o700 };
@@ -132,18 +134,18 @@ impl RunDirs {
         }
     }
 
-    /// A unit has ended: its directory goes, unless it is kept.
+    /// Removes the directory of a unit that has ended, unless it is kept.
     pub(crate) fn unit_ended(&self, unit: &str) {
         self.discard(RUN, unit);
     }
 
-    /// A unit is released: nothing is kept any more.
+    /// Removes all directories of a unit that is released.
     pub(crate) fn unit_released(&self, unit: &str) {
         self.discard(RUN, unit);
         self.discard(KEPT, unit);
     }
 
-    /// Discards those of units that are gone, and those of units that have ended and keep none.
+    /// Discards directories of units that are gone, and those of ended units that are not kept.
     pub(crate) fn discard_old(&self, is_there: impl Fn(&str) -> bool, has_ended: impl Fn(&str) -> bool) {
         for place in [RUN, KEPT] {
             for found in fs::read_dir(self.root.join(place)).into_iter().flatten().flatten() {
@@ -157,14 +159,14 @@ impl RunDirs {
         self.wake.changed.notify_one();
     }
 
-    /// Its name is free for another unit at once.
+    /// Renames a directory for removal, so that its name is free for another unit at once.
     fn discard(&self, place: &str, unit: &str) {
         let place = self.root.join(place);
         let gone = place.join(format!("{GONE}{:016x}", rand::random::<u64>()));
         match fs::rename(place.join(unit), gone) {
             Ok(()) => self.wake.changed.notify_one(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(unit, %error, "a private directory stays"),
+            Err(error) => tracing::warn!(unit, %error, "cannot remove a unit's private directory"),
         }
     }
 }
@@ -176,16 +178,16 @@ impl Drop for RunDirs {
     }
 }
 
-/// Empties what is to go, one at a time and each for a while, so that this never takes more than one thread.
+/// Empties discarded directories, one at a time and each for a while, so that this never takes more than one thread.
 async fn sweep(places: [PathBuf; 2], wake: Arc<Wake>) {
     loop {
-        // What was discarded just before the end is seen in one more round.
+        // One more round sees what was discarded just before the end.
         let is_last = wake.is_over.load(Ordering::Relaxed);
         let places = places.clone();
         let round = tokio::task::spawn_blocking(move || sweep_once(&places));
         match round.await.unwrap_or(Swept::Stuck) {
             _ if is_last => return,
-            // Something may go on writing there: others want the processor, too.
+            // Pauses, because a process may go on writing there, and others need the processor too.
             Swept::Unfinished => drop(tokio::time::timeout(TURN, wake.changed.notified()).await),
             Swept::Clean => wake.changed.notified().await,
             Swept::Stuck => drop(tokio::time::timeout(AGAIN, wake.changed.notified()).await),
@@ -198,7 +200,7 @@ async fn sweep(places: [PathBuf; 2], wake: Arc<Wake>) {
 enum Swept {
     Clean,
     Unfinished,
-    /// Only what cannot be removed.
+    /// Only directories that cannot be removed.
     Stuck,
 }
 
@@ -212,7 +214,7 @@ fn sweep_once(places: &[PathBuf]) -> Swept {
             Ok(true) => {}
             Ok(false) => is_unfinished = true,
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "what a unit left in its private directory stays");
+                tracing::warn!(path = %path.display(), %error, "cannot remove what a unit left in its private directory");
                 swept = Swept::Stuck;
             }
         }

@@ -1,8 +1,8 @@
-//! Signatures of requests between nodes: JSON web tokens that say for which node they are and until when.
+//! Signatures of requests between nodes: JSON web tokens that name the node they are for and when they expire.
 //!
-//! A token of our own also says what it is for (command, work type, parameters, the payload's hash), when it was made,
-//! and an ID that is accepted once. Receptor nodes ignore that, and their tokens, which lack it, are accepted without.
-//! It refuses to know when a signature is needed, and how it travels.
+//! A token of our own is also bound to a request (command, work type, parameters, the payload's hash), and carries the
+//! time when it was made and an ID that is accepted only once. Receptor nodes ignore these claims, and their own tokens
+//! are accepted without them. This module does not know when a signature is needed, nor how it travels.
 
 mod keys;
 mod openssh;
@@ -34,51 +34,51 @@ const LEEWAY: u64 = 60;
 /// The SHA-256 of a payload.
 pub type PayloadHash = [u8; 32];
 
-/// Why a signature is not accepted; stands behind `could not verify signature: `.
+/// Why a signature is not accepted. The text follows `could not verify signature: `.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// There is none.
+    /// No signature came.
     #[error("signature is empty")]
     Empty,
-    /// This node has no key to check it with.
+    /// This node has no key to check signatures with.
     #[error("verifying key not specified")]
     NoKey,
-    /// It is no token, or one that lacks what it must say.
+    /// This is not a token, or a token without a required claim.
     #[error("the token is malformed: {0}")]
     Malformed(String),
-    /// Its algorithm is not the key's.
-    #[error("the token is signed with another algorithm than {0}, which the key in work-verification is for")]
+    /// The token's algorithm is not that of this node's key.
+    #[error("the token is not signed with {0}, the algorithm of the key in work-verification")]
     Algorithm(&'static str),
-    /// Another key made it.
+    /// The token was made with another key.
     #[error("the token was not made with the key whose public half is in work-verification")]
     Signature,
-    /// It is out of date.
+    /// The token has expired.
     #[error("token is expired by {late} s, which is more than {LEEWAY} s: compare the clocks of both nodes")]
     Expired {
-        /// Seconds since its end.
+        /// Seconds since the token expired.
         late: i64,
     },
-    /// It never ends.
+    /// The token never expires.
     #[error("the token has no expiry")]
     NoExpiry,
-    /// It is for somebody else.
+    /// The token is for another node.
     #[error("token audience did not match node ID: it is for {found}, this is {own}")]
     Audience {
-        /// Whom it is for.
+        /// The nodes that the token is for.
         found: String,
-        /// Who we are.
+        /// This node.
         own: String,
     },
-    /// It was used before.
+    /// The token was used before.
     #[error("the token was used before")]
     Replayed,
-    /// Too many tokens to remember them all.
+    /// There are too many tokens to remember them all.
     #[error("too many signed requests at once: try again in a minute")]
     Busy,
-    /// It may have been used before this node started, which nothing is remembered of.
+    /// The token is older than this process, which therefore cannot know whether the token was used before.
     #[error("the token was made before this node started: make another")]
     Earlier,
-    /// It was made for other work.
+    /// The token was made for another request.
     #[error("the token was made for another {0}")]
     OtherWork(&'static str),
 }
@@ -91,22 +91,22 @@ pub enum Verb {
     Submit,
     /// Take over a unit that runs on another node.
     Adopt,
-    /// Send its output, and with `follow` its states.
+    /// Send a unit's output, and with `follow` its states.
     Results,
-    /// End it.
+    /// End a unit.
     Cancel,
-    /// End it and delete it.
+    /// End a unit and delete it.
     Release,
-    /// Never run it.
+    /// Promise never to run a unit.
     Disclaim,
-    /// Something about a job, asked by another control node; its parameters say what.
+    /// A request of another control node about a job. Its parameters say what is asked.
     Peer,
-    /// Say what is wrong with the node.
+    /// Report what is wrong with the node.
     Doctor,
 }
 
 impl Verb {
-    /// The name that is signed; of most, the subcommand of `work` too.
+    /// The name that is signed. Most are also subcommands of `work`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Submit => "submit",
@@ -124,13 +124,13 @@ impl Verb {
 /// What a signature is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject<'a> {
-    /// What is asked for.
+    /// The command.
     pub verb: Verb,
     /// The work type of a submission.
     pub work_type: Option<&'a str>,
-    /// Its parameters.
+    /// The parameters of a submission.
     pub params: Option<&'a BTreeMap<String, String>>,
-    /// The hash of its payload, where that is known.
+    /// The hash of the payload, if it is known.
     pub payload: Option<PayloadHash>,
     /// The unit, for a request about one.
     pub unit: Option<&'a str>,
@@ -138,7 +138,7 @@ pub struct Subject<'a> {
     pub chosen_id: Option<&'a str>,
 }
 
-/// A token's contents, as they travel.
+/// A token's claims.
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
     exp: Option<i64>,
@@ -169,7 +169,7 @@ impl Audience {
     }
 }
 
-/// What a token of our own is bound to; what is missing is not bound.
+/// What a token of our own is bound to.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bound {
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
@@ -181,8 +181,8 @@ struct Bound {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unit: Option<String>,
     verb: String,
-    /// When the token was made, in Unix milliseconds. Not the registered claim of that name, as Go nodes refuse a token
-    /// that a clock a little ahead of theirs has dated.
+    /// When the token was made, in Unix milliseconds. This is not the registered claim `iat`, because Go nodes refuse a
+    /// token if its `iat` is even a little ahead of their clock.
     iat: i64,
 }
 
@@ -199,14 +199,14 @@ impl Bound {
     }
 }
 
-/// The unit's ID is no parameter, and yet among them here: it is bound as they are.
+/// A unit ID that the submitter chose is hashed like a parameter, so that the token is bound to it too.
 fn params_hash(params: &BTreeMap<String, String>, chosen_id: Option<&str>) -> String {
     let own = params.iter().filter(|(name, _)| !SUBMIT_KEYS.contains(&name.as_str()));
     let mut own: BTreeMap<&str, &str> = own.map(|(name, value)| (name.as_str(), value.as_str())).collect();
     own.extend(chosen_id.map(|id| (CHOSEN_ID, id)));
     let mut text = Vec::new();
     for part in own.into_iter().flat_map(|(name, value)| [name, value]) {
-        // With their lengths, so that no two sets of parameters make one text.
+        // The lengths are hashed too, so that no two sets of parameters yield the same bytes.
         text.extend((part.len() as u64).to_be_bytes());
         text.extend(part.as_bytes());
     }
@@ -217,7 +217,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Makes signatures with the key in a file, which is read again when it changes.
+/// Makes signatures with the key in a file. The file is read again when it changes.
 #[derive(Debug)]
 pub struct Signer {
     key: KeyFile<PrivateKey>,
@@ -225,7 +225,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// Reads the key: RSA in PKCS#1 or PKCS#8, or Ed25519 in PKCS#8. Tokens are good for `lifetime`.
+    /// Reads the key: RSA in PKCS#1 or PKCS#8, or Ed25519 in PKCS#8. Tokens expire after `lifetime`.
     ///
     /// # Errors
     /// [`KeyError`] names the file and what is wrong with it.
@@ -236,7 +236,7 @@ impl Signer {
     /// A signature for a request to `node` about `subject`.
     ///
     /// # Errors
-    /// In words for the operator; nothing that the other node does causes it.
+    /// The cause, in words for the operator. It always lies in this node.
     pub fn sign(&self, node: &NodeId, subject: &Subject<'_>) -> Result<String, String> {
         let lifetime = i64::try_from(self.lifetime.as_secs()).unwrap_or(i64::MAX / 2);
         let now = Timestamp::now();
@@ -256,18 +256,18 @@ impl Signer {
     }
 }
 
-/// Checks signatures with the key in a file, which is read again when it changes.
+/// Checks signatures with the key in a file. The file is read again when it changes.
 #[derive(Debug)]
 pub struct Verifier {
     key: KeyFile<PublicKey>,
     node: NodeId,
     seen: Mutex<Seen>,
-    /// Since when used tokens are remembered.
+    /// When this verifier began to remember used tokens.
     since: Instant,
 }
 
 impl Verifier {
-    /// Reads the key: RSA or Ed25519 in SPKI (`PUBLIC KEY`), or RSA in PKCS#1. `node` is this node.
+    /// Reads the key: RSA or Ed25519 in SPKI (`PUBLIC KEY`), or RSA in PKCS#1. `node` is this node's ID.
     ///
     /// # Errors
     /// [`KeyError`] names the file and what is wrong with it.
@@ -275,8 +275,8 @@ impl Verifier {
         Ok(Self { key: KeyFile::open(path)?, node, seen: Mutex::default(), since: Instant::now() })
     }
 
-    /// Checks a signature against what it came with, except for the payload: that is still to come, and must
-    /// have the hash that this gives, if it gives one. A token of our own is used up by this.
+    /// Checks a signature against its request. If this returns a hash, the payload, which is still to come, must have
+    /// it. Uses up a token of our own.
     ///
     /// # Errors
     /// Why it is not accepted.
@@ -299,8 +299,8 @@ impl Verifier {
         Ok(payload)
     }
 
-    /// The same for a request that Go nodes do not make: a token that is bound to nothing, or can be used twice, is
-    /// not enough.
+    /// As [`Self::verify`], for requests that Go nodes never make: refuses a token that is bound to no request, or
+    /// could be used twice.
     ///
     /// # Errors
     /// Why it is not accepted.
@@ -312,15 +312,15 @@ impl Verifier {
         self.verify(token, subject).map(drop)
     }
 
-    /// Whether a token was made, in Unix milliseconds, before any was remembered. By its age: the clock may have been
-    /// set since.
+    /// Whether a token with this time (in Unix milliseconds) was made before this verifier remembered tokens. Compares
+    /// ages, because the clock may have been set since.
     fn is_from_before(&self, made: i64) -> bool {
         let age = Timestamp::now().as_millisecond().saturating_sub(made);
-        // Both have been rounded.
+        // One millisecond more, because both ages are rounded.
         u128::try_from(age).is_ok_and(|age| age > self.since.elapsed().as_millis() + 1)
     }
 
-    /// The contents of a token that our key's other half made, and that is not out of date.
+    /// The claims of a token that was made with the private half of our key and has not expired.
     fn genuine(&self, token: &str) -> Result<Claims, SignatureError> {
         if token.is_empty() {
             return Err(SignatureError::Empty);
@@ -328,7 +328,7 @@ impl Verifier {
         let key = self.key.current();
         let mut validation = Validation::new(key.algorithm);
         validation.leeway = LEEWAY;
-        // The audience is looked at below, where both names can be reported.
+        // `verify` checks the audience itself, because its error names both nodes.
         validation.validate_aud = false;
         validation.required_spec_claims = HashSet::from(["exp".to_owned()]);
         match jsonwebtoken::decode::<Claims>(token, &key.key, &validation) {
@@ -341,7 +341,7 @@ impl Verifier {
 fn explain(error: &jsonwebtoken::errors::Error, token: &str, algorithm: Algorithm) -> SignatureError {
     match error.kind() {
         ErrorKind::ExpiredSignature => {
-            // Its signature was found good before its dates were looked at.
+            // Its claims can be trusted: the signature was verified before the expiry was checked.
             let claims = jsonwebtoken::dangerous::insecure_decode::<Claims>(token);
             let end = claims.ok().and_then(|decoded| decoded.claims.exp).unwrap_or_default();
             SignatureError::Expired { late: Timestamp::now().as_second().saturating_sub(end) }
@@ -356,7 +356,7 @@ fn explain(error: &jsonwebtoken::errors::Error, token: &str, algorithm: Algorith
     }
 }
 
-/// Compares what a token is bound to with what it came with; gives the payload's hash that it promises.
+/// Compares what a token is bound to with its request. Returns the payload's hash that the token promises, if any.
 fn check_bound(bound: Option<&Bound>, subject: &Subject<'_>) -> Result<Option<PayloadHash>, SignatureError> {
     // A receptor node's token is bound to nothing.
     let Some(bound) = bound else { return Ok(None) };
@@ -378,7 +378,7 @@ fn check_bound(bound: Option<&Bound>, subject: &Subject<'_>) -> Result<Option<Pa
 }
 
 fn unhex(text: &str) -> Result<PayloadHash, SignatureError> {
-    let wrong = || SignatureError::Malformed("the payload's hash is no SHA-256".to_owned());
+    let wrong = || SignatureError::Malformed("the payload's hash is not a SHA-256".to_owned());
     let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.ok_or_else(wrong)?;
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();

@@ -1,6 +1,8 @@
-//! The status file: its JSON as Go nodes and other tools read it, and the answer made of it for clients.
-//! Owns the shape alone; where the file lies and who may write it is `store`'s business.
-//! ExtraData that belongs to no type known here is kept word for word.
+//! The status file: its JSON as Go nodes and other tools read it, and the answer for clients that is made from it. Owns
+//! only the shape; `store` decides where the file lies and who may write it. ExtraData of types unknown here is kept
+//! word for word.
+
+mod job;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,13 +12,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::asked::{self, Asked};
+pub use self::job::{CONTROLLER, JobExtra};
+use super::asked::{self, AskedHash};
 use super::caller::{self, Submitter};
-use super::jobs::{CONTROLLER, JobExtra};
 use super::unit::{Life, State};
 use crate::pods::extra::KubeExtra;
-use crate::rpc::OutputBound;
-use crate::rpc::UnitReport;
+use crate::rpc::{OutputBound, UnitReport};
 
 /// The work type of a unit that runs on another node.
 pub const REMOTE: &str = "remote";
@@ -30,15 +31,15 @@ pub struct Status {
     pub work_type: Cow<'static, str>,
     /// What only units of that type have.
     pub extra: Extra,
-    /// Who submitted it. Nobody knows of units that a Go node or an earlier version made.
+    /// Who submitted the unit. Unknown for units that a Go node or an earlier version made.
     pub submitter: Option<Submitter>,
-    /// What its submission asked for; of the same units nobody knows.
-    pub asked: Option<Asked>,
+    /// What its submission asked for. Unknown for the same units.
+    pub asked: Option<AskedHash>,
     /// How the unit's process ended, once it has: its exit status, or 128 and the number of the signal that ended it.
     pub exit_code: Option<i32>,
-    /// Its type verified signatures when it was submitted: it needs one whatever becomes of the type.
+    /// Its type verified signatures when it was submitted. The unit needs signatures even if the type changes.
     pub verify_signature: bool,
-    /// How much it may print, if that is bounded beside the limits of its type.
+    /// How much it may print, if that is bounded apart from the limits of its type.
     pub max_stdout: Option<Box<OutputBound>>,
     /// Its submission was refused: it never starts, and nobody may know of it.
     pub refused: bool,
@@ -104,7 +105,7 @@ pub struct RemoteExtra {
     pub local_cancelled: bool,
     /// A client asked for release.
     pub local_released: bool,
-    /// What it has left running there is ended with its release.
+    /// Its release there ends the processes that it has left running.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sweep: bool,
     /// Requests to the other node carry a signature.
@@ -118,7 +119,7 @@ pub struct RemoteExtra {
     /// Another node submitted it; this one has taken it over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
-    /// Its node does not know it, or no longer.
+    /// Its node does not know it, or knows it no longer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,
     /// Its node remembers that it was released there.
@@ -127,32 +128,32 @@ pub struct RemoteExtra {
     /// It was given up before anything of it was sent.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unsent: bool,
-    /// Why this node ends it, if so. No more of its output is taken.
+    /// Why this node ends the unit; empty if it does not. A unit that is being ended adds no more output.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub stopped: Box<str>,
     /// Fields of newer nodes, kept.
     #[serde(flatten)]
-    pub rest: Rest,
+    pub rest: UnknownFields,
 }
 
 /// Fields that have no meaning here.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Rest(Option<Box<Map<String, Value>>>);
+pub struct UnknownFields(Option<Box<Map<String, Value>>>);
 
-impl Serialize for Rest {
+impl Serialize for UnknownFields {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_map(self.0.iter().flat_map(|fields| fields.iter()))
     }
 }
 
-impl<'de> Deserialize<'de> for Rest {
+impl<'de> Deserialize<'de> for UnknownFields {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let fields = Map::deserialize(d)?;
         Ok(Self((!fields.is_empty()).then(|| Box::new(fields))))
     }
 }
 
-/// Parameters by name, in the room that they need: many units may be kept.
+/// Parameters by name, in as little memory as they need, because many units may be kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Params(Box<[(Box<str>, Box<str>)]>);
 
@@ -167,7 +168,7 @@ impl Params {
         self.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// Those that may be shown.
+    /// The parameters that may be shown.
     fn without_secrets(&self) -> Self {
         Self(self.0.iter().filter(|(name, _)| !is_secret(name)).cloned().collect())
     }
@@ -224,14 +225,14 @@ mod go_time {
 /// The keys of a file that no report has; Go nodes skip them.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct OwnKeys {
-    /// Only while Detail, by which Go nodes go, says something else.
+struct FileOnlyKeys {
+    /// Written only while the Detail, which Go nodes go by, says something else.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     payload_awaited: bool,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "caller::lenient")]
     submitter: Option<Submitter>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "asked::lenient")]
-    asked: Option<Asked>,
+    asked: Option<AskedHash>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     verify_signature: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -240,7 +241,7 @@ struct OwnKeys {
     refused: bool,
 }
 
-/// A file as it is written. It is read as a report and as [`OwnKeys`].
+/// A file to write. It is read back as a report and as [`FileOnlyKeys`].
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Written<'a> {
@@ -252,13 +253,13 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
     #[serde(flatten)]
-    own: OwnKeys,
+    own: FileOnlyKeys,
 }
 
 impl Status {
     /// A unit that has just been made.
     pub fn new(work_type: &str, extra: Extra) -> Self {
-        // Many of these may be kept, and one name is enough for all of them.
+        // Many remote units may be kept, and all of them share one name in memory.
         let work_type = if work_type == REMOTE { REMOTE.into() } else { work_type.to_owned().into() };
         Self {
             life: Life::new(),
@@ -276,18 +277,18 @@ impl Status {
     /// Reads a file's content.
     ///
     /// # Errors
-    /// It is no whole status.
+    /// The content is not a whole status.
     pub fn parse(bytes: &[u8]) -> serde_json::Result<Self> {
-        // ExtraData stays text until it is known what it is.
+        // ExtraData stays text until its type is known.
         let report: UnitReport<Option<Box<RawValue>>> = serde_json::from_slice(bytes)?;
-        let OwnKeys { payload_awaited, submitter, asked, verify_signature, max_stdout, refused } =
+        let FileOnlyKeys { payload_awaited, submitter, asked, verify_signature, max_stdout, refused } =
             serde_json::from_slice(bytes)?;
         let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code, .. } = report;
         let mut life = Life::read(state, detail, stdout_size);
         life.awaits_payload |= payload_awaited && state == State::Pending;
         let extra = Extra::parse(&work_type, extra_data.as_deref())?;
         if matches!(&extra, Extra::Remote(remote) if remote.remote_started) {
-            // Detail is its node's, which speaks of what comes there.
+            // The Detail is the other node's, and tells what arrives there.
             life.awaits_payload = false;
         }
         let new = Self::new(&work_type, extra);
@@ -303,7 +304,7 @@ impl Status {
             work_type: &self.work_type,
             extra_data: &self.extra,
             exit_code: self.exit_code,
-            own: OwnKeys {
+            own: FileOnlyKeys {
                 payload_awaited: self.life.hides_awaited_payload(),
                 submitter: self.submitter,
                 asked: self.asked,
@@ -340,10 +341,10 @@ impl Status {
 
     /// The answer for clients; `known` says whether the work type is configured here.
     pub fn report(&self, known: bool) -> UnitReport {
-        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code, times } =
+        let UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code } =
             self.report_of(known, self.life.stdout_size);
         let extra_data = serde_json::to_value(extra_data).unwrap_or_default();
-        UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code, times }
+        UnitReport { state, detail, stdout_size, work_type, extra_data, exit_code }
     }
 
     /// The same as JSON, with another size of stdout.
@@ -354,15 +355,14 @@ impl Status {
         serde_json::to_string(&self.report_of(known, stdout_size))
     }
 
-    fn report_of(&self, known: bool, stdout_size: u64) -> UnitReport<ToldExtra<'_>> {
+    fn report_of(&self, known: bool, stdout_size: u64) -> UnitReport<PublicExtra<'_>> {
         UnitReport {
             state: self.life.state,
             detail: self.life.detail.clone(),
             stdout_size,
             work_type: self.work_type.clone().into_owned(),
-            extra_data: ToldExtra(known.then_some(&self.extra)),
+            extra_data: PublicExtra(known.then_some(&self.extra)),
             exit_code: self.exit_code,
-            times: Vec::new(),
         }
     }
 }
@@ -408,10 +408,10 @@ pub fn is_secret(name: &str) -> bool {
     name.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("secret_"))
 }
 
-/// ExtraData without secrets; none of a type that is unknown here.
-struct ToldExtra<'a>(Option<&'a Extra>);
+/// ExtraData without secrets; `None` for a type that is unknown here.
+struct PublicExtra<'a>(Option<&'a Extra>);
 
-impl Serialize for ToldExtra<'_> {
+impl Serialize for PublicExtra<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             None => s.serialize_str(UNKNOWN_TYPE),

@@ -1,10 +1,10 @@
-//! Units on disk: one directory each, named by the unit's ID, with the files of docs/protocol.md#unit-directory:
-//! those that Go nodes keep, and our private ones. Owns safe modes, atomic replacement and durability. Functions that
-//! block are for callers off the runtime, or go through [`Store::blocking`]. Knows nothing of what a state means, nor of
-//! the contents of a runner's files.
+//! Units on disk: one directory each, named by the unit's ID, with the files of docs/protocol.md#unit-directory: the
+//! files that Go nodes keep too, and private ones of ours. Owns safe modes, atomic replacement and durability. Blocking
+//! functions are called off the runtime, or through [`UnitStore::blocking`]. Knows neither what a state means nor what
+//! a runner's files contain.
 //!
-//! `node_dir` is the directory of all units, `unit_dir` one unit's directory, `disk` has the steps that make a crash
-//! harmless.
+//! `node_dir` is the directory of all units, `unit_dir` is one unit's directory, and `disk` has the steps that make a
+//! crash harmless.
 
 mod disk;
 mod node_dir;
@@ -26,27 +26,27 @@ pub(crate) use self::disk::{Durability, FlushOnce};
 pub use self::node_dir::NodeDirectory;
 use self::node_dir::{check_ours, node_directory};
 use self::unit_dir::QUEUED;
-pub(crate) use self::unit_dir::{ReadError, UnitDir};
+pub(crate) use self::unit_dir::{OutputFile, ReadError, UnitDir};
 use super::status::Status;
 use super::unit::UnitId;
 use super::{OpenError, WorkError};
 use crate::wire::NodeId;
 
-/// File operations in flight at a time: more than this only adds threads.
+/// The most file operations in flight at a time: more would only add threads.
 const CONCURRENT: usize = 32;
 const TRASH: &str = ".trash-";
-/// In front of a unit that is released here and not yet on its other node.
+/// Prefix of a unit's name while the unit is released here, but not yet on its other node or in its cluster.
 const HIDDEN: &str = ".release-";
 
 /// The directory with the units of one node.
 #[derive(Debug, Clone)]
-pub(crate) struct Store {
+pub(crate) struct UnitStore {
     root: Arc<Path>,
     slots: Arc<Semaphore>,
 }
 
-impl Store {
-    /// Checks the data directory, or makes it, and makes the node's own one in it.
+impl UnitStore {
+    /// Checks or makes the data directory, and the node's own directory in it.
     pub(crate) fn open(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let root = node_directory(data_dir, node)?.into();
         Ok(Self { root, slots: Arc::new(Semaphore::new(CONCURRENT)) })
@@ -67,7 +67,7 @@ impl Store {
         UnitDir::new(&self.root, format!("{HIDDEN}{id}").into())
     }
 
-    /// The IDs of all units there are, and of all hidden ones. Remains of released units are cleared away.
+    /// Returns the IDs of all units, and of all hidden units. Clears away what is left of released units.
     pub(crate) fn scan(&self) -> Result<(Vec<UnitId>, Vec<UnitId>), OpenError> {
         let fail = |source| OpenError::Io { what: "read", path: self.root.to_path_buf(), source };
         let (mut units, mut hidden) = (Vec::new(), Vec::new());
@@ -75,7 +75,7 @@ impl Store {
             let entry = entry.map_err(fail)?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            // A link may lead anywhere; what is no directory is no unit.
+            // Only a directory is a unit. A link is skipped, because it may lead anywhere.
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
@@ -91,8 +91,8 @@ impl Store {
         Ok((units, hidden))
     }
 
-    /// Makes a unit with an empty payload. A durable one survives a power loss from here on; of any other the file is given
-    /// that [`UnitDir::finish`] needs.
+    /// Makes a unit with an empty payload. A durable unit survives a power loss once this returns. For any other, this
+    /// returns the file that [`UnitDir::finish`] needs.
     pub(crate) async fn create(
         &self,
         id: &UnitId,
@@ -112,7 +112,8 @@ impl Store {
         self.blocking(make).await.map_err(|e| WorkError::io("make", path, e))
     }
 
-    /// Gives a unit the payload of another one, which is on disk once from then on. It is durable when this returns.
+    /// Gives a unit the payload of another unit as a hard link, so that it is on disk only once. The link is durable
+    /// when this returns.
     pub(crate) async fn link_payload(&self, from: PathBuf, to: &UnitDir) -> Result<(), WorkError> {
         let (to, failed) = (to.clone(), to.file("stdin"));
         let link = move || {
@@ -124,7 +125,7 @@ impl Store {
         self.blocking(link).await.map_err(|e| WorkError::io("link", failed, e))
     }
 
-    /// Deletes the payload of a unit, durably: an empty one takes its place. Units with the same payload keep it.
+    /// Durably replaces a unit's payload by an empty one. Other units that share the payload keep it.
     pub(crate) async fn drop_payload(&self, unit: &UnitDir) -> Result<(), WorkError> {
         let dir = unit.clone();
         let replace = move || {
@@ -146,8 +147,8 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the status of a unit, durably, after what `first` makes durable, and with the output that it counts, unless that
-    /// is durable already.
+    /// Replaces the status of a unit, durably. First makes durable what `first` flushes, and the output that the status
+    /// counts (unless `is_output_kept`: then that output is durable already).
     pub(crate) async fn put_status(
         &self,
         unit: &UnitDir,
@@ -159,7 +160,7 @@ impl Store {
         self.blocking(move || dir.replace_status(&status, &first, is_output_kept, Durability::Durable)).await
     }
 
-    /// Makes the [exit record](UnitDir::exit_record) that a runner has left the status of its unit, durably.
+    /// Durably turns the [exit record](UnitDir::exit_record) that a runner left into the status of its unit.
     pub(crate) async fn adopt_exit_record(&self, unit: &UnitDir, status: &Status) -> Result<(), WorkError> {
         let (dir, status) = (unit.clone(), status.clone());
         self.blocking(move || dir.adopt_exit_record(&status)).await
@@ -171,14 +172,14 @@ impl Store {
         self.blocking(move || sync_output(&System, &dir)).await
     }
 
-    /// Records that a unit has all it needs and waits in the queue, and since when: a restart starts it later.
+    /// Records that a unit is ready to start and since when it waits in the queue, so that a later daemon can start it.
     pub(crate) async fn mark_queued(&self, unit: &UnitDir) -> Result<(), WorkError> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.mark(unit, move |_| Ok(since.as_nanos().to_string())).await
     }
 
-    /// Records that such a unit has got its slot, before anything is started: after a power loss it is unknown whether the
-    /// command was.
+    /// Records, before anything is started, that a queued unit has got its slot: after a power loss nobody can tell
+    /// whether its command was started.
     pub(crate) async fn mark_slot(&self, unit: &UnitDir) -> Result<(), WorkError> {
         self.mark(unit, UnitDir::slot_mark).await
     }
@@ -193,7 +194,7 @@ impl Store {
         self.blocking(mark).await.map_err(|e| WorkError::io("write", unit.file(QUEUED), e))
     }
 
-    /// Removes a unit: at once for all readers, durably, then file by file.
+    /// Removes a unit: first moves it out of all readers' sight, durably, then deletes its files.
     pub(crate) async fn remove(&self, unit: &UnitDir) -> Result<(), WorkError> {
         let (this, dir) = (self.clone(), unit.clone());
         let remove = move || {
@@ -210,7 +211,7 @@ impl Store {
     fn move_away(&self, unit: &UnitDir) -> Result<(), WorkError> {
         let (path, trash) = (unit.path(), self.trash(unit));
         let moved = match move_away(&System, &path, &trash) {
-            // Another unit of that ID is still being cleared away.
+            // An earlier unit with this ID is still being cleared away.
             Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
                 clear(&trash)?;
                 move_away(&System, &path, &trash)
@@ -222,21 +223,21 @@ impl Store {
         moved.map_err(|e| WorkError::io("remove", path, e))
     }
 
-    /// Removes a directory in which a crash has left no more of a unit than there is before a client knows it; says whether
-    /// it was one.
+    /// Removes a unit's directory if a crash left nothing in it but what a unit has before any client knows of it. Says
+    /// whether that was so.
     pub(crate) fn clear_half_made(&self, unit: &UnitDir) -> bool {
         let names = fs::read_dir(unit.path()).map(|names| names.flatten().map(|found| found.file_name()));
         let is_new = unit.has(NEW_STATUS);
         let is_half_made = names.is_ok_and(|mut names| {
             names.all(|name| match name.to_str() {
                 Some("status.lock" | NEW_STATUS) => true,
-                // They lose that name before a client knows the unit.
+                // The file of a new unit loses the name `.status.new` before a client knows the unit.
                 Some("status") => is_new,
                 Some("stdin") => is_new || is_empty(&unit.file("stdin")),
                 Some(_) | None => false,
             })
         });
-        // Anything else there is not ours to delete.
+        // A directory with anything else in it is not ours to delete.
         if is_half_made {
             self.discard(unit);
         }
@@ -246,7 +247,7 @@ impl Store {
     /// Removes a unit whose ID no client knows. Blocks.
     pub(crate) fn discard(&self, unit: &UnitDir) {
         if let Err(error) = self.move_away(unit).and_then(|()| clear(&self.trash(unit))) {
-            tracing::warn!(%error, "what a crash left of a unit stays");
+            tracing::warn!(%error, "cannot remove what a crash left of a unit");
         }
     }
 
@@ -261,14 +262,14 @@ impl Store {
             for name in ["stdin", "stdout"] {
                 let _ = fs::remove_file(copy.file(name));
             }
-            // The one that was there before serves as well: its remote part is the same.
+            // If this fails, the old status serves as well: it names the same remote unit or pod.
             let _ = copy.write_status(&status, Durability::Durable);
             Ok(())
         };
         self.blocking(hide).await.map(|()| hidden)
     }
 
-    /// Runs a blocking file operation off the runtime, a bounded number of them at a time.
+    /// Runs a blocking file operation off the runtime; at most [`CONCURRENT`] of them run at a time.
     pub(crate) async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let slot = self.slots.clone().acquire_owned().await.expect("the semaphore is never closed");
         let run = move || {
@@ -279,14 +280,14 @@ impl Store {
             Ok(value) => value,
             Err(gone) => match gone.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is shutting down, and ends the task that waits here.
+                // The runtime is shutting down, and drops the task that waits here.
                 Err(_) => std::future::pending().await,
             },
         }
     }
 }
 
-/// Removes a directory if it is there, or the file that a command has put in its place.
+/// Removes a directory, or a file that a command has put in its place, if there is one.
 fn clear(path: &Path) -> Result<(), WorkError> {
     let removed = match fs::remove_dir_all(path) {
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),

@@ -1,6 +1,6 @@
-//! The life of a unit of work, pure: which states there are, which event may move a unit where.
-//! State only moves forward, and the first final state is kept with its Detail, whatever arrives later.
-//! Knows no files, no processes, no clock and no network; those turn what they see into an [`Event`].
+//! The life of a unit of work; pure. Owns the states, and how each event changes a unit. The state only moves forward,
+//! and the first final state and its Detail stay, whatever comes later. Knows no files, processes, clock or network:
+//! the modules that do tell it of [`UnitEvent`]s.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,30 +12,30 @@ use serde::{Serialize, Serializer};
 pub use crate::rpc::UnitState as State;
 use crate::wire::NodeId;
 
-/// How the Detail of a unit begins that its daemon's end kept from being started (docs/protocol.md#details).
+/// How the Detail of a unit begins if the daemon ended before it could start the unit (docs/protocol.md#details).
 pub(crate) const PENDING_AT_RESTART: &str = "Pending at restart";
-/// How the Detail of a unit begins whose payload did not come to its end.
+/// How the Detail of a unit begins if its payload stopped half way.
 pub(crate) const INPUT_CUT: &str = "Error reading input data";
 
-/// How the Detail of a unit begins whose command could not be started.
+/// How the Detail of a unit begins if its command could not be started.
 const START_ERROR: &str = "Error starting worker: ";
 
-/// The Detail of a unit whose command's process ID is not known yet.
+/// The Detail of a running unit while the process ID of its command is unknown.
 pub(crate) const RUNNING: &str = "Running";
 
-/// Longest unit ID taken, in bytes: as long as a file name may be.
+/// The longest unit ID, in bytes: the longest file name.
 const MAX_UNIT_ID: usize = 255;
 
-/// Longest unit ID that a client may choose, in bytes.
+/// The longest unit ID that a client may choose, in bytes.
 const MAX_CHOSEN: usize = 200;
-/// How much of its node's ID a unit ID begins with, in characters, and how many random ones follow.
+/// The most characters of the node's ID in a unit ID, and the number of random ones after them.
 const MAX_OF_NODE: usize = 128;
 const RANDOM: usize = 8;
-/// Digits of its install's ID in the ID of a controller's unit.
+/// Digits of the install's ID in the ID of a controller's unit.
 const INSTALL: usize = 8;
 
-/// A unit's name, safe as the name of a directory: letters, digits and `-_.:@`, not starting with a dot. Those that are
-/// made or chosen here are letters and digits alone, which is all that Go nodes read.
+/// A unit's ID, safe as the name of a directory: letters, digits and `-_.:@`, not starting with a dot. IDs that are
+/// made or chosen here have only letters and digits, because Go nodes read no others.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(Arc<str>);
 
@@ -50,28 +50,28 @@ pub struct InvalidUnitId(pub String);
 pub struct NotChoosable(String);
 
 impl UnitId {
-    /// Makes one as receptor does: the letters and digits of the node's ID, then random ones.
+    /// Makes an ID as receptor does: the letters and digits of the node's ID, then random ones.
     pub fn made_by(node: &NodeId) -> Self {
         let of_node = node.as_str().chars().filter(char::is_ascii_alphanumeric).take(MAX_OF_NODE);
         let random = rand::rng().sample_iter(rand::distr::Alphanumeric).take(RANDOM).map(char::from);
         Self(of_node.chain(random).collect::<String>().into())
     }
 
-    /// One that a client chose for a unit that is to be made.
+    /// The ID that a client chose for a new unit.
     ///
     /// # Errors
-    /// [`NotChoosable`]: it becomes the name of a directory, and is read by Go nodes.
+    /// [`NotChoosable`], because the ID becomes the name of a directory, and Go nodes read it.
     pub fn chosen(text: &str) -> Result<Self, NotChoosable> {
         let good = (1..=MAX_CHOSEN).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric());
         if good { Ok(Self(text.into())) } else { Err(NotChoosable(text.chars().take(MAX_CHOSEN).collect())) }
     }
 
-    /// Whether a client could have chosen it.
+    /// Whether a client could have chosen this ID.
     pub fn is_choosable(&self) -> bool {
         Self::chosen(self.as_str()).is_ok()
     }
 
-    /// Whether it is shaped as the ID of a job's child: `c`, then the ID of its install, then `n`.
+    /// Whether this has the form of a job child's ID: `c`, then the ID of its install, then `n`.
     pub fn is_child(&self) -> bool {
         let rest = self.as_str().strip_prefix('c').and_then(|rest| rest.split_at_checked(INSTALL));
         let is_hex = |install: &str| install.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -130,43 +130,44 @@ impl Serialize for UnitId {
 
 /// What happened to a unit. Sizes are bytes of stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum UnitEvent {
     /// The unit exists and its payload may come.
     PayloadAwaited,
     /// The payload is complete and on disk.
     PayloadComplete,
     /// The payload stopped half way, for this cause.
     PayloadCut(String),
-    /// It waits in the queue: this number of units of its type run already.
+    /// The unit waits in the queue: this number of units of its type run already.
     Queued(u32),
     /// A remote unit found no way to its node, for this cause; it will be tried again.
     Waiting(String),
     /// The command runs under this process ID.
     Started(u32),
-    /// A runner has the unit; its command's process ID is not known yet.
+    /// A runner has the unit. The process ID of its command is not known yet.
     Claimed,
     /// The command could not be started, for this cause.
     StartFailed(String),
-    /// The other node's certificate is not accepted, or ours is not there: the whole text.
+    /// The other node's certificate is not accepted, or ours is missing: the whole Detail.
     TlsFailed(String),
-    /// The runner or the remote node says how things stand.
+    /// The runner or the remote node reports state, Detail and size.
     Reported(State, String, u64),
-    /// Something on this node keeps a unit from going on, such as a full disk; it goes on by itself.
+    /// Something on this node, such as a full disk, keeps the unit from going on for now. It needs no request to go on
+    /// later.
     Blocked(String),
-    /// The runner is gone and left no final state; a client had asked for cancellation, or not.
+    /// The runner is gone and left no final state.
     RunnerVanished {
         /// A client had asked for cancellation.
         cancelled: bool,
-        /// Processes of the unit that outlived the runner, and were killed.
+        /// Processes of the unit that outlived the runner and were killed.
         killed: usize,
-        /// What is said of those that are still there.
+        /// A text about those that could not be killed.
         left: Option<String>,
         /// Bytes of stdout.
         stdout_size: u64,
     },
-    /// The daemon came back and found the unit without a runner before its start.
+    /// A restarted daemon found that the unit had not started and has no runner.
     Restarted,
-    /// Cancelled before anything ran.
+    /// The unit was cancelled before anything ran.
     CancelledEarly,
     /// A remote unit was cancelled before the remote node had it.
     CancelledLocally,
@@ -177,7 +178,7 @@ pub enum Event {
         /// Bytes of stdout that have come from there.
         stdout_size: u64,
     },
-    /// The time to live ran out at the time given, before a start.
+    /// The time to live ended, at the given time, before the unit had started.
     Expired(String),
 }
 
@@ -186,11 +187,11 @@ pub enum Event {
 pub struct Life {
     /// Where the unit stands.
     pub state: State,
-    /// Phase and cause, for people.
+    /// Phase and cause, in words for people.
     pub detail: String,
     /// Bytes of stdout, as far as known.
     pub stdout_size: u64,
-    /// Whether the payload is still to come: a unit found so after a restart can never start.
+    /// Whether the payload is still to come. After a restart, such a unit can never start.
     pub awaits_payload: bool,
 }
 
@@ -200,49 +201,49 @@ impl Life {
         Self { state: State::Pending, detail: UNIT_CREATED.into(), stdout_size: 0, awaits_payload: true }
     }
 
-    /// As it stands in a file or an answer. Go nodes say by Detail alone that a payload is still to come.
+    /// The life that a file or an answer describes. Go nodes show only by Detail that the payload is still to come.
     pub fn read(state: State, detail: String, stdout_size: u64) -> Self {
         let awaits_payload =
             state == State::Pending && [UNIT_CREATED, WAITING_FOR_INPUT].contains(&detail.as_str());
         Self { state, detail, stdout_size, awaits_payload }
     }
 
-    /// Whether the payload is still to come and Detail does not say so.
+    /// Whether the payload is still to come but Detail does not show it.
     pub fn hides_awaited_payload(&self) -> bool {
         let shown = Self::read(self.state, self.detail.clone(), 0);
         self.awaits_payload && !shown.awaits_payload
     }
 
-    /// Whether it has not started, and cannot without being given its payload again.
+    /// Whether the unit has not started, and cannot unless its payload is sent again.
     pub(crate) fn lacks_payload(&self) -> bool {
         let ended_early = [INPUT_CUT, PENDING_AT_RESTART].iter().any(|early| self.detail.starts_with(early));
         self.awaits_payload || self.state == State::Failed && ended_early
     }
 
-    /// Takes an event in; says whether anything changed. An event that would move the state back, or that
-    /// comes after the end, changes nothing.
-    pub fn apply(&mut self, event: &Event) -> bool {
+    /// Applies an event, and says whether anything changed. An event that would move the state back, or that comes
+    /// after a final state, changes nothing.
+    pub fn apply(&mut self, event: &UnitEvent) -> bool {
         if self.state.is_final() {
             return false;
         }
         let size = self.stdout_size;
         let (state, detail, stdout_size) = match event {
-            Event::PayloadAwaited => (State::Pending, WAITING_FOR_INPUT.into(), size),
-            Event::PayloadComplete => (State::Pending, "Starting Worker".into(), size),
-            Event::PayloadCut(cause) => {
+            UnitEvent::PayloadAwaited => (State::Pending, WAITING_FOR_INPUT.into(), size),
+            UnitEvent::PayloadComplete => (State::Pending, "Starting Worker".into(), size),
+            UnitEvent::PayloadCut(cause) => {
                 (State::Failed, format!("{INPUT_CUT}: {cause}; submit the job again"), size)
             }
-            Event::Queued(running) => {
+            UnitEvent::Queued(running) => {
                 (State::Pending, format!("Queued: {running} units of its work type run already"), size)
             }
-            Event::Waiting(cause) => (State::Pending, cause.clone(), size),
-            Event::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
-            Event::Claimed => (State::Running, RUNNING.into(), size),
-            Event::StartFailed(cause) => (State::Failed, format!("{START_ERROR}{cause}"), size),
-            Event::TlsFailed(text) => (State::Failed, text.clone(), size),
-            Event::Reported(state, detail, size) => (*state, detail.clone(), *size),
-            Event::Blocked(cause) => (self.state, cause.clone(), size),
-            Event::RunnerVanished { cancelled, stdout_size, killed, left } => {
+            UnitEvent::Waiting(cause) => (State::Pending, cause.clone(), size),
+            UnitEvent::Started(pid) => (State::Running, format!("Running: PID {pid}"), size),
+            UnitEvent::Claimed => (State::Running, RUNNING.into(), size),
+            UnitEvent::StartFailed(cause) => (State::Failed, format!("{START_ERROR}{cause}"), size),
+            UnitEvent::TlsFailed(text) => (State::Failed, text.clone(), size),
+            UnitEvent::Reported(state, detail, size) => (*state, detail.clone(), *size),
+            UnitEvent::Blocked(cause) => (self.state, cause.clone(), size),
+            UnitEvent::RunnerVanished { cancelled, stdout_size, killed, left } => {
                 let (state, detail) = match cancelled {
                     true => (State::Canceled, "Canceled".to_owned()),
                     false => (State::Failed, runner_vanished(*killed)),
@@ -250,29 +251,33 @@ impl Life {
                 let left = left.as_ref().map_or_else(String::new, |left| format!(" ({left})"));
                 (state, detail + &left, *stdout_size)
             }
-            Event::Restarted => (State::Failed, pending_at_restart(), size),
-            Event::CancelledEarly => (State::Canceled, "Canceled".into(), size),
-            Event::CancelledLocally => (State::Failed, "Locally Cancelled".into(), size),
-            Event::RemoteGone { node, stdout_size } => (State::Failed, remote_gone(node), *stdout_size),
-            Event::Expired(when) => (State::Failed, self.expired(when), size),
+            UnitEvent::Restarted => (State::Failed, pending_at_restart(), size),
+            UnitEvent::CancelledEarly => (State::Canceled, "Canceled".into(), size),
+            UnitEvent::CancelledLocally => (State::Failed, "Locally Cancelled".into(), size),
+            UnitEvent::RemoteGone { node, stdout_size } => (State::Failed, remote_gone(node), *stdout_size),
+            UnitEvent::Expired(when) => (State::Failed, self.expired(when), size),
         };
         if state < self.state {
             return false;
         }
         let awaits_payload =
-            self.awaits_payload && state == State::Pending && *event != Event::PayloadComplete;
-        let next = Self { state, detail, stdout_size: stdout_size.max(size), awaits_payload };
+            self.awaits_payload && state == State::Pending && *event != UnitEvent::PayloadComplete;
+        let mut next = Self { state, detail, stdout_size: stdout_size.max(size), awaits_payload };
+        // Output that was counted while the unit ran may be lost, by a power loss or because no node has it any more.
+        if state.is_final() && stdout_size < size {
+            next.lose_output(stdout_size);
+        }
         let changed = next != *self;
         *self = next;
         changed
     }
 
-    /// Why its command could not be started, if so.
+    /// Why the command could not be started, if that is how the unit failed.
     pub(crate) fn start_error(&self) -> Option<&str> {
         self.detail.strip_prefix(START_ERROR).filter(|_| self.state == State::Failed)
     }
 
-    /// Less output is left than this end promises.
+    /// Lowers the size to the output that is left, and says so in Detail.
     pub fn lose_output(&mut self, left: u64) {
         self.detail.push_str(&format!(
             " (its stdout holds {left} of {} bytes: the rest was lost)",
@@ -281,11 +286,10 @@ impl Life {
         self.stdout_size = left;
     }
 
-    /// With what stood in the way of a start until then.
+    /// The Detail of an expired unit, with what had prevented its start.
     fn expired(&self, when: &str) -> String {
         format!(
-            "Work unit expired on {when}, before it had started ({}); see that the node can be reached, or give a \
-             longer ttl",
+            "Work unit expired on {when}, before it had started ({}); make sure that the node can be reached, or give a longer ttl",
             self.detail
         )
     }
@@ -306,8 +310,8 @@ fn pending_at_restart() -> String {
 
 fn remote_gone(node: &str) -> String {
     format!(
-        "Remote work unit is gone: node {node} does not know it any more, as it was released there or the node's \
-         data directory was emptied; see whether the job has done its work before submitting it again"
+        "Remote work unit is gone: node {node} does not know it any more, because it was released there or the \
+         node's data directory was emptied; check whether the job has done its work before submitting it again"
     )
 }
 
@@ -347,26 +351,27 @@ mod tests {
         (0_u64..5).prop_map(|n| State::from_number(n).unwrap())
     }
 
-    fn event() -> impl Strategy<Value = Event> {
+    fn event() -> impl Strategy<Value = UnitEvent> {
         prop_oneof![
-            Just(Event::PayloadAwaited),
-            Just(Event::PayloadComplete),
-            "[a-z]{0,3}".prop_map(Event::PayloadCut),
-            "[a-z]{0,3}".prop_map(Event::Waiting),
-            (1_u32..9).prop_map(Event::Started),
-            Just(Event::Claimed),
-            "[a-z]{0,3}".prop_map(Event::StartFailed),
-            "[a-z]{0,3}".prop_map(Event::Blocked),
-            (1_u32..9).prop_map(Event::Queued),
-            (state(), "[a-z]{0,3}", 0_u64..99).prop_map(|(s, d, n)| Event::Reported(s, d, n)),
+            Just(UnitEvent::PayloadAwaited),
+            Just(UnitEvent::PayloadComplete),
+            "[a-z]{0,3}".prop_map(UnitEvent::PayloadCut),
+            "[a-z]{0,3}".prop_map(UnitEvent::Waiting),
+            (1_u32..9).prop_map(UnitEvent::Started),
+            Just(UnitEvent::Claimed),
+            "[a-z]{0,3}".prop_map(UnitEvent::StartFailed),
+            "[a-z]{0,3}".prop_map(UnitEvent::Blocked),
+            (1_u32..9).prop_map(UnitEvent::Queued),
+            (state(), "[a-z]{0,3}", 0_u64..99).prop_map(|(s, d, n)| UnitEvent::Reported(s, d, n)),
             (any::<bool>(), 0_u64..99, 0_usize..3).prop_map(|(cancelled, stdout_size, killed)| {
-                Event::RunnerVanished { cancelled, stdout_size, killed, left: None }
+                UnitEvent::RunnerVanished { cancelled, stdout_size, killed, left: None }
             }),
-            Just(Event::Restarted),
-            Just(Event::CancelledEarly),
-            Just(Event::CancelledLocally),
-            ("[a-z]{0,3}", 0_u64..99).prop_map(|(node, stdout_size)| Event::RemoteGone { node, stdout_size }),
-            Just(Event::Expired("today".into())),
+            Just(UnitEvent::Restarted),
+            Just(UnitEvent::CancelledEarly),
+            Just(UnitEvent::CancelledLocally),
+            ("[a-z]{0,3}", 0_u64..99)
+                .prop_map(|(node, stdout_size)| UnitEvent::RemoteGone { node, stdout_size }),
+            Just(UnitEvent::Expired("today".into())),
         ]
     }
 
@@ -379,7 +384,7 @@ mod tests {
                 let changed = life.apply(event);
                 prop_assert_eq!(changed, before != life);
                 prop_assert!(life.state >= before.state);
-                prop_assert!(life.stdout_size >= before.stdout_size);
+                prop_assert!(life.stdout_size >= before.stdout_size || life.state.is_final());
                 if before.state.is_final() {
                     prop_assert_eq!(&life, &before);
                 }
@@ -392,7 +397,7 @@ mod tests {
             for event in &events {
                 life.apply(event);
             }
-            life.apply(&Event::RunnerVanished { cancelled: false, stdout_size: 0, killed: 0, left: None });
+            life.apply(&UnitEvent::RunnerVanished { cancelled: false, stdout_size: 0, killed: 0, left: None });
             prop_assert!(life.state.is_final() && !life.awaits_payload);
         }
     }
@@ -435,21 +440,34 @@ mod tests {
     }
 
     #[test]
+    fn an_end_counts_the_output_that_is_left() {
+        let mut life = Life::new();
+        life.apply(&UnitEvent::Reported(State::Running, "Running".into(), 163));
+        life.apply(&UnitEvent::RemoteGone { node: "n".into(), stdout_size: 5 });
+        assert_eq!((life.state, life.stdout_size), (State::Failed, 5));
+        assert!(
+            life.detail.ends_with("(its stdout holds 5 of 163 bytes: the rest was lost)"),
+            "{}",
+            life.detail
+        );
+    }
+
+    #[test]
     fn details_are_the_ones_that_clients_look_at() {
         let mut life = Life::new();
         assert!(life.awaits_payload);
-        life.apply(&Event::PayloadAwaited);
+        life.apply(&UnitEvent::PayloadAwaited);
         assert!(life.awaits_payload && Life::read(State::Pending, life.detail.clone(), 0).awaits_payload);
-        life.apply(&Event::Blocked("no room".into()));
+        life.apply(&UnitEvent::Blocked("no room".into()));
         assert!(life.awaits_payload && life.state == State::Pending);
-        life.apply(&Event::PayloadComplete);
+        life.apply(&UnitEvent::PayloadComplete);
         assert!(!life.awaits_payload);
         assert!(!Life::read(State::Pending, life.detail.clone(), 0).awaits_payload);
         assert!(!Life::read(State::Failed, "Unit Created".into(), 0).awaits_payload);
-        life.apply(&Event::Started(7));
+        life.apply(&UnitEvent::Started(7));
         assert_eq!((life.state, life.detail.as_str()), (State::Running, "Running: PID 7"));
-        life.apply(&Event::Reported(State::Failed, "exit status 2".into(), 5));
-        life.apply(&Event::RemoteGone { node: "n".into(), stdout_size: 9 });
+        life.apply(&UnitEvent::Reported(State::Failed, "exit status 2".into(), 5));
+        life.apply(&UnitEvent::RemoteGone { node: "n".into(), stdout_size: 9 });
         assert_eq!((life.detail.as_str(), life.stdout_size), ("exit status 2", 5));
     }
 }

@@ -1,22 +1,27 @@
-//! The units of this node by ID: which there are, which ID a new one gets and which none gets, what is remembered of
-//! released ones and what each caller may have. A unit's own state is its `entry`'s, and changes through its `writer`
-//! alone. Knows nothing of processes and of other nodes.
+//! The units of this node by ID. Owns which units there are, which ID a new unit gets, which IDs are refused, what is
+//! remembered of released units, and what each caller may have. `entry` holds a unit's own state, which only its
+//! `writer` changes. Knows nothing of processes or other nodes.
 
+mod attempt;
 mod disclaimed;
 mod entry;
 mod farewell;
 mod id_locks;
 mod kept;
+mod link;
 mod quota;
 mod released;
-mod steps;
 mod writer;
 
+pub(crate) use self::attempt::{AHEAD, AttemptReader, FarAttempt, IdKeeper};
+pub use self::attempt::{AttemptPayload, FarUnit};
 pub use self::entry::CancelInProgress;
-pub(crate) use self::entry::{Entry, Follower, LinkHandle, OutputWriter};
+pub(crate) use self::entry::{DriverHandle, Entry, Follower, OutputWriter};
+pub(crate) use self::kept::Shortened;
+pub(crate) use self::link::DriverNews;
 pub(crate) use self::quota::Exceeded;
 pub use self::quota::Quota;
-pub(crate) use self::writer::Writer;
+pub(crate) use self::writer::UnitWriter;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,34 +36,33 @@ use self::disclaimed::Disclaimed;
 use self::id_locks::{IdLock, IdLocks};
 use self::quota::Accounts;
 use self::released::Released;
-use self::steps::KeptSteps;
-use super::figures::Timings;
-use super::remote::Attempt;
+use super::figures::{Timings, UnitTimer};
 use super::status::Status;
-use super::store::{Durability, Store, UnitDir};
+use super::store::{Durability, UnitDir, UnitStore};
 use super::unit::UnitId;
 use super::{OpenError, Submitter, WorkError};
 use crate::wire::NodeId;
 
 /// How long a unit's removal waits for a write that is under way.
 const LAST_WRITE: Duration = Duration::from_secs(5);
-/// How long an answer waits for a disk to take the states in it.
+/// How long an answer waits until the states in it are on disk.
 const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Units {
-    store: Store,
+    store: UnitStore,
     node_id: NodeId,
     /// A plain lock, held for single map operations and never across a wait.
     by_id: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
-    /// Of jobs, on other nodes: they have no directories, and are units to nobody but the controller. As above.
+    /// Attempts of jobs on other nodes. They have no directories, and only the controller sees them as units. A plain
+    /// lock, as above.
     attempts: RwLock<BTreeMap<UnitId, Arc<Entry>>>,
     id_locks: IdLocks,
     released: Released,
-    /// Released when they were not here, each with its caller: their start may still be on its way.
+    /// Units that a caller released before they came: their start may still be on its way.
     withdrawn: Released,
     disclaimed: Disclaimed,
     accounts: Arc<Accounts>,
-    step_times: KeptSteps,
+    timings: Arc<Timings>,
 }
 
 /// Why a unit was not made.
@@ -77,11 +81,11 @@ impl From<WorkError> for CreateError {
 }
 
 impl Units {
-    /// None yet, of the node whose store this is.
+    /// Has no units yet. `store` is that of node `node_id`.
     ///
     /// # Errors
-    /// What earlier daemons promised cannot be read.
-    pub(crate) fn open(store: Store, node_id: NodeId) -> Result<Self, OpenError> {
+    /// The promises of earlier daemons cannot be read.
+    pub(crate) fn open(store: UnitStore, node_id: NodeId) -> Result<Self, OpenError> {
         Ok(Self {
             disclaimed: Disclaimed::load(&store)?,
             store,
@@ -92,41 +96,41 @@ impl Units {
             released: Released::new(),
             withdrawn: Released::new(),
             accounts: Arc::default(),
-            step_times: KeptSteps::default(),
+            timings: Arc::default(),
         })
     }
 
-    /// Where they are on disk.
-    pub(crate) fn store(&self) -> &Store {
+    /// Where the units are on disk.
+    pub(crate) fn store(&self) -> &UnitStore {
         &self.store
     }
 
-    /// The node whose units they are.
+    /// This node.
     pub(crate) fn node_id(&self) -> &NodeId {
         &self.node_id
     }
 
-    /// How long they wait and run.
+    /// How long units wait and run.
     pub(crate) fn timings(&self) -> &Timings {
-        &self.step_times.timings
+        &self.timings
     }
 
-    /// How many there are.
+    /// The number of units.
     pub(crate) fn len(&self) -> usize {
         self.by_id.read().len()
     }
 
-    /// All of them, in the order of their IDs.
+    /// All units, in the order of their IDs.
     pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
         self.by_id.read().values().cloned().collect()
     }
 
-    /// All of them, and the attempts of jobs on other nodes.
+    /// All units, and the attempts of jobs on other nodes.
     pub(crate) fn all_with_attempts(&self) -> Vec<Arc<Entry>> {
         self.attempts.read().values().cloned().chain(self.all()).collect()
     }
 
-    /// The IDs that begin like this one, also of attempts.
+    /// The IDs of units and attempts that begin with `start`.
     pub(crate) fn ids_from(&self, start: &UnitId) -> Vec<UnitId> {
         let from = |units: &BTreeMap<UnitId, Arc<Entry>>| -> Vec<UnitId> {
             let from = units.range(start..).map(|(id, _)| id);
@@ -136,31 +140,25 @@ impl Units {
     }
 
     /// The unit or the attempt that the controller asks for.
-    ///
-    /// # Errors
-    /// Those of [`Self::find`].
     pub(crate) fn child(&self, id: &str) -> Result<Arc<Entry>, WorkError> {
         let known: Option<UnitId> = id.parse().ok();
         let attempt = known.as_ref().and_then(|id| self.attempts.read().get(id).cloned());
         attempt.map_or_else(|| self.find(id), Ok)
     }
 
-    /// Makes an attempt; `None` if there is one of that ID.
-    pub(crate) fn add_attempt(&self, id: UnitId, status: Status, attempt: Attempt) -> Option<Arc<Entry>> {
+    /// Makes an attempt; `None` if another one has that ID.
+    pub(crate) fn add_attempt(&self, id: UnitId, status: Status, attempt: FarAttempt) -> Option<Arc<Entry>> {
         let mut attempts = self.attempts.write();
         if attempts.contains_key(&id) {
             return None;
         }
         let entry = Entry::of_attempt(id.clone(), self.store.unit(&id), status, attempt);
-        entry.set_steps(self.step_times.begin(Instant::now()));
+        entry.set_timer(UnitTimer::new(&self.timings, Instant::now()));
         attempts.insert(id, entry.clone());
         Some(entry)
     }
 
     /// All units, or the one that a client asks for.
-    ///
-    /// # Errors
-    /// Those of [`Self::find`].
     pub(crate) fn listed(&self, id: Option<&str>) -> Result<Vec<Arc<Entry>>, WorkError> {
         id.map_or_else(|| Ok(self.all()), |id| Ok(vec![self.find(id)?]))
     }
@@ -178,14 +176,11 @@ impl Units {
         })
     }
 
-    /// The unit that is to be released. If it is not here, a start of it that comes later is refused.
-    ///
-    /// # Errors
-    /// Those of [`Self::find`].
+    /// The unit to release. If it is not here and the caller is a node, a start that comes later is refused.
     pub(crate) async fn find_to_release(&self, id: &str, by: Submitter) -> Result<Arc<Entry>, WorkError> {
         let found = self.find(id);
         let (Err(WorkError::UnknownUnit(_)), Ok(unit)) = (&found, id.parse()) else { return found };
-        // No submission of it is half way.
+        // Under this lock, no submission of the unit is under way.
         let _lock = self.lock_id(&unit).await;
         let found = self.find(id);
         if let (Err(WorkError::UnknownUnit(_)), Submitter::Node { .. }) = (&found, by) {
@@ -194,8 +189,8 @@ impl Units {
         found
     }
 
-    /// Whether a unit may be made of a submission that its node has sent in one piece: it may be late, and what it is about
-    /// over. The caller has the right to give the ID, and has found no unit of it.
+    /// Whether a submission that its node sent in one piece may make a unit: it may come after the unit's release. The
+    /// caller holds the ID's lock, and has found no unit of that ID.
     ///
     /// # Errors
     /// [`WorkError::Released`] if its release came first.
@@ -209,7 +204,7 @@ impl Units {
         self.released_ago(id).is_some()
     }
 
-    /// Notes that a unit of that ID was released, as another node remembers.
+    /// Notes that a unit of that ID was released, because another node says so.
     pub(crate) fn note_released(&self, id: &UnitId) {
         self.released.remember(id.as_str(), Submitter::Operator);
     }
@@ -219,10 +214,10 @@ impl Units {
         self.released.ago(id.as_str()).or_else(|| self.disclaimed.has_run(id))
     }
 
-    /// The unit that has an ID, if one has.
+    /// The unit of that ID, if there is one.
     ///
     /// # Errors
-    /// [`WorkError::InUse`] for one that was released by force and may still be on its node.
+    /// [`WorkError::InUse`] if the unit was released by force and may still be on its node.
     pub(crate) fn get(&self, id: &UnitId) -> Result<Option<Arc<Entry>>, WorkError> {
         let found = self.by_id.read().get(id).cloned();
         match found.is_none() && self.store.hidden(id).path().exists() {
@@ -231,15 +226,16 @@ impl Units {
         }
     }
 
-    /// Whether a unit of that ID, of which none is there, may be made. A child that was released has run: a node that submits
-    /// it later has done so before.
+    /// Whether a unit of that ID may be made, if none is here. A released child has run, so a node that submits it now
+    /// repeats itself.
     ///
     /// # Errors
-    /// [`WorkError::Released`] for one that has run here, [`WorkError::Disclaimed`] for one that never did.
+    /// [`WorkError::Released`] if the unit has run here, [`WorkError::Disclaimed`] if this node only promised not to
+    /// run it.
     pub(crate) fn check_disclaimed(&self, id: &UnitId, by: Submitter) -> Result<(), WorkError> {
         let ago = match by {
             Submitter::Node { .. } => self.released.ago(id.as_str()).filter(|_| id.is_child()),
-            // What a controller starts on its own node it has released only before.
+            // On its own node, a controller releases a unit only before it starts it again, never afterwards.
             Submitter::Operator | Submitter::Stranger => None,
         };
         match ago.or_else(|| self.disclaimed.has_run(id)) {
@@ -249,19 +245,16 @@ impl Units {
         }
     }
 
-    /// Promises, durably, that none is made. The caller has the right to give the ID, and none has it.
+    /// Promises durably that no unit of that ID is made. The caller holds the ID's lock, and no unit has the ID.
     ///
     /// # Errors
-    /// [`WorkError::NoPromise`], or the disk refuses.
+    /// [`WorkError::NoPromise`], or the promise cannot be written.
     pub(crate) async fn disclaim(&self, id: UnitId, to: Submitter) -> Result<(), WorkError> {
         let has_run = self.released.ago(id.as_str()).is_some();
         self.disclaimed.promise(id, to, has_run).await
     }
 
     /// Writes down what has to outlive this daemon and is not on disk yet.
-    ///
-    /// # Errors
-    /// The disk refuses.
     pub(crate) async fn save(&self) -> Result<(), WorkError> {
         self.disclaimed.save().await
     }
@@ -271,8 +264,8 @@ impl Units {
         self.id_locks.lock(id).await
     }
 
-    /// Makes a unit, which was asked for at that time, under an ID that was chosen for it or a new one. Of one that is not
-    /// durable yet also the file that [`UnitDir::finish`] needs.
+    /// Makes a unit whose request was `received` at that time, under the chosen ID or a new one. If the unit is not
+    /// durable yet, also returns the file that [`UnitDir::finish`] needs.
     pub(crate) async fn create(
         &self,
         chosen: Option<UnitId>,
@@ -295,7 +288,7 @@ impl Units {
         let made = self.store.create(&id, &status, durability).await?;
         let entry = Entry::new(id.clone(), self.store.unit(&id), status);
         entry.set_charge(charge);
-        entry.set_steps(self.step_times.begin(received));
+        entry.set_timer(UnitTimer::new(&self.timings, received));
         self.by_id.write().insert(id, entry.clone());
         Ok((entry, made))
     }
@@ -320,8 +313,8 @@ impl Units {
             entry.retire();
             return Ok(());
         }
-        // Nobody writes to it meanwhile, or afterwards: the next unit of this ID has a directory of the same name. A
-        // write that hangs does not keep the unit.
+        // Keeps every other writer out, now and later, because the next unit of this ID has a directory of the same
+        // name. A write that hangs does not prevent the removal.
         let lock = tokio::time::timeout(LAST_WRITE, entry.writer(&self.store)).await;
         if entry.is_gone() {
             return Ok(());
@@ -331,7 +324,8 @@ impl Units {
         self.store.remove(&entry.dir).await?;
         entry.retire();
         drop(lock);
-        // What never ran may be submitted again, or disclaimed; that it was released would say that it had run.
+        // A unit that never ran may be submitted again, or disclaimed. It does not count as released, because that
+        // would say that it had run.
         let never_ran = entry.is_discarded() || entry.is_repeated() || entry.status().life.lacks_payload();
         let mut by_id = self.by_id.write();
         if !entry.dir.is_hidden() && by_id.remove(&entry.id).is_some() && !never_ran {
@@ -341,8 +335,8 @@ impl Units {
         Ok(())
     }
 
-    /// Brings states to disk before clients see them: none shall go back because the daemon ends now. A disk that hangs
-    /// holds up no answer.
+    /// Brings states to disk before clients see them, so that no state goes back if the daemon ends now. Waits a
+    /// limited time, so that a disk that hangs holds up no answer.
     pub(crate) async fn save_shown(&self, entries: &[Arc<Entry>]) {
         let ahead = entries.iter().filter(|entry| entry.is_ahead());
         let saves = ahead.map(|entry| entry.save(&self.store));
@@ -355,7 +349,8 @@ impl Units {
     }
 }
 
-/// What is remembered of a unit that a caller released before it came: nobody else can keep it from coming.
+/// What to remember of a unit that a caller released before it came. It names the caller, so that nobody else can keep
+/// the unit from coming.
 fn withdrawn(id: &UnitId, by: Submitter) -> String {
     format!("{by} {id}")
 }
@@ -367,19 +362,19 @@ fn released(unit: &str, ago: Duration) -> WorkError {
 /// Whether a cancel or release is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is.
+    /// The cancel or release is complete.
     Done,
-    /// It is durable and goes on as soon as the other node can be reached.
+    /// The request is durable, and goes on as soon as the other node can be reached.
     Pending,
 }
 
-/// What becomes of what a unit has left running, when it is released. What ended by itself may have put something into
-/// the background on purpose.
+/// What happens, when a unit is released, to processes that it left running. A command that ended by itself may have
+/// put them into the background on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftovers {
-    /// It goes on, unless it is in the process group or the control group of the unit's command.
+    /// They go on, except those in the process group or the control group of the unit's command.
     Stay,
-    /// It is ended.
+    /// They are ended.
     End,
 }
 
@@ -392,13 +387,14 @@ pub enum Started {
     Submitted,
 }
 
-/// Runs something to its end even when its caller goes away in the middle, as a client's connection may.
+/// Runs a future to its end even if the caller is dropped in the middle, for example because a client's connection
+/// breaks.
 pub(crate) async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(value) => value,
         Err(gone) => match gone.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and with it whoever waits.
+            // The runtime ends, and the waiting task with it.
             Err(_) => std::future::pending().await,
         },
     }

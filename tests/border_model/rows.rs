@@ -180,6 +180,7 @@ fn evidence(told: bool, succeeded: bool) -> Evidence {
         child: if succeeded { ChildEnd::Succeeded } else { ChildEnd::Canceled },
         detail: String::new(),
         tail: String::new(),
+        failure: None,
         before_playbook: None,
     }
 }

@@ -2,7 +2,7 @@
 what a real mesh does by accident. It owns that mesh and its jobs; no job runs, and nothing of the product is in it but the
 files of the page.
 
-Started by hand it serves a mesh to look at: python tests/browser/stand_in.py [NODES [JOBS]]
+Started by hand it serves a mesh to look at: python tests/browser/stand_in.py [NODES [JOBS]], of 3, 8, 30, 200 or 1000 nodes.
 """
 
 import contextlib
@@ -19,6 +19,8 @@ import time
 import urllib.parse
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "src" / "http" / "page"
+#: Places of nodes in meshes of some sizes, as src/http/web/layout.rs has written them: x, y, and the number of the parent.
+PLACES = json.loads((pathlib.Path(__file__).parent / "places.json").read_text())
 #: A proxy may serve the page below a path.
 PREFIX = "/some/proxy/"
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
@@ -53,7 +55,7 @@ class Mesh:
     """A hub, relays around it, and leaves behind those. The hub is a control node."""
 
     def __init__(self, size, jobs=0, hostile=False):
-        self.changed = threading.Condition()
+        self.changed, self.size = threading.Condition(), size
         self.names = [name(number) for number in range(size)]
         if hostile:
             self.names[-1] = HOSTILE
@@ -62,6 +64,8 @@ class Mesh:
         self.links = {tuple(sorted((self.names[parent(number)], self.names[number]))) for number in range(1, size)}
         self.links |= {tuple(sorted((self.names[n], self.names[n + 1]))) for n in range(1, min(9, size - 1))}
         self.disabled = set(self.names[5:6])
+        #: Links that broke, and since when.
+        self.broken = {}
         self.job_count = jobs
         self.job_name = HOSTILE if hostile else None
         #: What is otherwise than by default with a job.
@@ -70,9 +74,17 @@ class Mesh:
         self.events = []
         self.submission = None
         self.is_full = False
+        #: Hosts that ask to become nodes.
+        self.asking = {"A1B2-C3D4-E5F6-G7H8-J9K0": name(901), "Z1Y2-X3W4-V5T6-S7R8-Q9P0": HOSTILE if hostile else name(902)}
 
     def is_reachable(self, node):
         return node == self.own or any(node in link for link in self.links)
+
+    def places(self):
+        """Where a node puts the nodes; one that comes later stands below all others."""
+        known = [(x, y, None if parent is None else self.names[parent]) for x, y, parent in PLACES[str(self.size)]]
+        bottom = max(y for _, y, _ in known)
+        return known + [(0, bottom + 60 * at, self.own) for at in range(1, len(self.names) - self.size + 1)]
 
     def nodes(self):
         return [{
@@ -80,7 +92,8 @@ class Mesh:
             "next_hop": None if node == self.own else node, "cost": None if node == self.own else 1.0,
             "neighbours": sorted({a if b == node else b for a, b in self.links if node in (a, b)}),
             "work_types": ["ansible-runner", "cat"], "services": ["control"], "last_advertised": now(20), "instance": "ready",
-        } for node in self.names]
+            "x": x, "y": y, "parent": parent,
+        } for node, (x, y, parent) in zip(self.names, self.places(), strict=True)]
 
     def figures(self):
         lossy = self.names[2] if len(self.names) > 2 else None
@@ -101,6 +114,20 @@ class Mesh:
             "last_seen": now(3), "last_health_check": now(300),
         } for at, node in enumerate(self.names)]
 
+    def enrolment(self):
+        return {"authority": True,
+                "hosts": [{"node": node, "address": f"10.9.8.{at} by {self.names[-1]}", "fingerprint": fingerprint, "since": now(90), "state": "waits"}
+                          for at, (fingerprint, node) in enumerate(self.asking.items())],
+                "invites": [{"node": name(903), "role": "execution", "used": 1, "uses": 5, "expires": now(-3000)}],
+                "nodes": [{"node": node, "role": "execution", "ends": now(-86400 * (at * 9 + 5))} for at, node in enumerate(self.names)]}
+
+    def decide(self, node, fingerprint, word):
+        if self.asking.get(fingerprint) != node:
+            raise Refused(409, "conflict", f"the host that calls itself {node} has another fingerprint")
+        del self.asking[fingerprint]
+        self.tell("host.state", node, **{"from": "waits", "to": f"{word.removesuffix('e')}ed"})
+        return {"node": node, "act": f"node.{word}"}
+
     def groups(self):
         group = {"reserved": False, "is_container_group": False, "policy_instance_percentage": 0, "policy_instance_minimum": 0, "policy_instance_list": [],
                  "capacity": 570, "consumed_capacity": 112, "remaining_capacity": 458, "jobs_running": 7, "max_concurrent_jobs": 20, "max_forks": 0,
@@ -118,15 +145,60 @@ class Mesh:
             "created": now((self.job_count - number) * 60 + 30), "started": now((self.job_count - number) * 60 + 20),
             "finished": now((self.job_count - number) * 60) if ended else None, "elapsed": 75.0, "cancel_requested": False,
             "explanation": "2 hosts failed" if state == "failed" else "", "events": 40, "rc": 2 if state == "failed" else 0 if ended else None,
-            "labels": {}, "launched_by": "unix:0", "playbook": "site.yml", "module": None, "limit": None, "tags": None, "skip_tags": None, "check": False,
+            "labels": {}, "launched_by": "unix:0", "playbook": f"site-{number % 5}.yml", "module": None, "limit": None, "tags": None, "skip_tags": None, "check": False,
             "rerun_of": None, **self.changes.get(number, {}),
         }
 
+    def fail(self, number):
+        """The job fails as a playbook does: at a task on two hosts, of which the first one is ignored, and at an unreachable one."""
+        number, begin = int(number), "fatal: [web%d]: FAILED! => {\"msg\": \"non-zero return code\"}"
+        lines = [f"TASK [Step {at}] ***\nok: [web1]" for at in range(60)]
+        lines += [f"{begin % 1}\n...ignoring", "TASK [Configure the application server] ***"]
+        self.outputs[number] = bytearray().join(map(event, lines))
+        offset = len(self.outputs[number])
+        lines = [begin % 2, begin % 5, "fatal: [db2]: UNREACHABLE! => {\"msg\": \"no route\"}", *[f"ok: [web{at}]" for at in range(30)],
+                 "PLAY RECAP ***\nweb2 : ok=1 failed=1"]
+        self.outputs[number] += bytearray().join(map(event, lines))
+        message = "non-zero return code"
+        failure = {"line": f"3 of 8 hosts failed: web2, web5: {self.job_name or 'Configure the application server'}: {message}; db2 unreachable",
+                   "tasks": [{"task": self.job_name or "Configure the application server", "hosts": ["web2", "web5"], "count": 2, "message": message, "offset": offset},
+                             {"task": "Gathering Facts", "hosts": ["db2"], "count": 1, "message": "no route", "offset": None}]}
+        self.changes[number] = {"state": "failed", "finished": now(), "rc": 2, "explanation": "the playbook failed", "failure": failure,
+                                "name": self.job_name or "nightly patch of all web servers in " + "region-" * 30}
+        self.tell("job.state", self.own, job=number, to="failed")
+
+    def overview(self):
+        links = self.figures()
+        count = lambda **query: self.counts({key: value.split() for key, value in query.items()})  # noqa: E731
+        day = now(86400)
+        waiting, states = count(state="pending waiting"), count(since=day)["states"]
+        return {"nodes": {"all": len(self.names), "out_of_reach": sum(not self.is_reachable(node) for node in self.names)},
+                "links": {"all": len(links), "lossy": sum(any(one["loss"] > 0 for one in link["figures"]) for link in links), "one_sided": 0, "broken": len(self.broken)},
+                "jobs": {"waiting": sum(waiting["states"].values()), "oldest": waiting["oldest"], "running": count(state="running")["states"].get("running", 0),
+                         "successful": states.get("successful", 0), "failed": states.get("failed", 0) + states.get("error", 0)}}
+
+    def counts(self, query):
+        # Of some of them, since a hundred thousand take their time here.
+        found = self.jobs({"since": [now(100_000)], **query, "limit": ["3000"]})["jobs"]
+        states = {}
+        for job in found:
+            states[job["state"]] = states.get(job["state"], 0) + 1
+        return {"states": states, "oldest": {key: found[-1][key] for key in ("id", "created")} if found else None}
+
     def jobs(self, query):
+        since, search = query.get("since", [""])[0], query.get("search", [""])[0].lower()
         limit, before = int(query.get("limit", ["50"])[0]), int(query.get("before", ["0"])[0]) or self.job_count + 1
         found = []
         for number in range(before - 1, 0, -1):
             job = self.job(number)
+            if job["created"] < since:
+                break
+            texts = [job["name"], job["playbook"], job["explanation"], job.get("failure", {}).get("line", "")]
+            if not any(search in text.lower() for text in texts):
+                # As a node does, which looks at so many at a time.
+                if before - number >= 5000:
+                    return {"jobs": found, "next": number}
+                continue
             wanted = {"execution_node": query.get("node"), "instance_group": query.get("group"), "state": query.get("state"), "kind": query.get("kind")}
             if all(some is None or job[key] in some for key, some in wanted.items()) and job["name"].startswith(query.get("name", [""])[0]):
                 if len(found) == limit:
@@ -142,7 +214,7 @@ class Mesh:
         hosts = {f"web{at}.example": dict(counts) for at in range(10)} | {(self.job_name or "db.example"): counts | {"failures": 1}}
         attempt = {"n": 1, "node": job["execution_node"], "unit": "cbf9bc2cbn42a1r5152d53f", "work_type": "ansible-runner", "placed": now(90),
                    "started": now(80), "ended": job["finished"], "outcome": job["state"] if job["finished"] else None, "confirmed": True, "detail": None}
-        return job | {"header": {}, "unit": "abc", "attempts": [attempt] if job["started"] else [], "host_stats": hosts if job["finished"] else {},
+        return job | {"header": {"sync": {"url": "https://git.example/other.git"}}, "unit": "abc", "attempts": [attempt] if job["started"] else [], "host_stats": hosts if job["finished"] else {},
                       "host_counts": {"hosts": 11, "failed": 1, "unreachable": 0, "kept": 11} if job["finished"] else None, "depends_on": [],
                       "output_bytes": len(self.output(number)), "output_hash": None, "output_on": [], "output_lost": None, "payload_until": None,
                       "revision": None, "silent": None}
@@ -160,7 +232,11 @@ class Mesh:
     def output(self, number):
         return self.outputs.setdefault(number, bytearray(event("\x1b[0;32mok: [web1.example]\x1b[0m")))
 
-    def doctor(self):
+    def doctor(self, node):
+        if node not in self.names or not self.is_reachable(node):
+            raise Refused(404, "not_found", f"{node} was not examined: no route to node {node}; on the host of {node}: meshctl doctor")
+        if node != self.own:
+            return [{"what": "its clock is wrong", "where": "clock", "severity": "error", "remedy": f"{node} says: systemctl restart chronyd"}]
         return [{"at": "this node", "what": "the disk of /var/lib/meshd has 3 % left", "where": "datadir", "severity": "warning", "remedy": "delete what is not needed there"},
                 {"at": "this node", "what": "no answer", "where": "tcp-peer 10.0.0.9:27199", "severity": "error", "remedy": "open the port on the firewall of 10.0.0.9"},
                 {"at": "this node", "what": "its clock", "where": "", "severity": "not asked", "remedy": None}]
@@ -176,12 +252,22 @@ class Mesh:
         """Nobody else may follow events."""
         self.is_full = True
 
+    def outages(self):
+        lost = [node for node in self.names if not self.is_reachable(node)]
+        links = [{"a": a, "b": b, "since": since, "why": "it ended" if self.own in (a, b) else None} for (a, b), since in sorted(self.broken.items())]
+        since = min(self.broken.values(), default=None)
+        outages = [{"lost": lost[:1], "behind": lost[1:], "links": [], "since": since}] if lost else []
+        return {"outages": outages, "broken_links": links, "has_more": False}
+
     def cut(self, a, b):
-        self.links.discard((self.names[int(a)], self.names[int(b)]))
+        ends = (self.names[int(a)], self.names[int(b)])
+        self.links.discard(ends)
+        self.broken[ends] = now()
         self.tell("link.down", self.names[int(a)], peer=self.names[int(b)])
 
     def mend(self, a, b):
         self.links.add((self.names[int(a)], self.names[int(b)]))
+        self.broken.pop((self.names[int(a)], self.names[int(b)]), None)
         self.tell("link.up", self.names[int(a)], peer=self.names[int(b)])
 
     def join(self, node):
@@ -192,6 +278,31 @@ class Mesh:
     def print(self, job, text, times="1"):
         with self.changed:
             self.output(int(job)).extend(event(text) * int(times))
+            self.changed.notify_all()
+
+    def play(self, job, hosts, tasks, first="0", size="1"):
+        """The tasks of a play from one number up to another, on so many hosts. Each result has so many letters."""
+        hosts, tasks, made = int(hosts), int(tasks), []
+        say = lambda event, **data: made.append(runner_event(event, play="Web servers", play_uuid="p1", **data))  # noqa: E731
+        if first == "0":
+            say("playbook_on_start")
+            say("playbook_on_play_start")
+        for task in range(int(first), tasks):
+            about = {"task_uuid": f"t{task}", "task": f"Step {task}", "name": f"web : Step {task}"}
+            say("playbook_on_task_start", **about)
+            for host in range(hosts):
+                kind = TASK_ENDS.get((task, host), ("runner_on_ok", {}))
+                res = {"changed": task == 1, "msg": "x" * int(size), "task": task, "host": host, **kind[1].get("res", {})}
+                say("runner_on_start", host=f"web{host}", **about)
+                say(kind[0], host=f"web{host}", **about, **{**kind[1], "res": res})
+        with self.changed:
+            self.output(int(job)).extend(b"".join(made))
+            self.changed.notify_all()
+
+    def recap(self, job, hosts, lost):
+        """The end of a play, of whose hosts one was not reached."""
+        with self.changed:
+            self.output(int(job)).extend(runner_event("playbook_on_stats", processed={f"web{at}": 1 for at in range(int(hosts))}, dark={lost: 1}))
             self.changed.notify_all()
 
     def enable(self, node, enabled):
@@ -207,6 +318,17 @@ class Mesh:
 def event(text):
     """A line of the runner's stream."""
     return json.dumps({"uuid": "u", "counter": 1, "event": "runner_on_ok", "stdout": text, "start_line": 0, "end_line": 1}).encode() + b"\n"
+
+
+#: How a task ends on a host, by their numbers, where it is otherwise than well.
+TASK_ENDS = {
+    (2, 1): ("runner_on_failed", {"ignore_errors": True}), (2, 2): ("runner_on_skipped", {}), (3, 3): ("runner_on_unreachable", {}),
+    (4, 4): ("runner_on_failed", {"res": {"msg": HOSTILE}}), (4, 5): ("runner_on_ok", {"res": {"censored": "the output has been hidden"}}),
+}
+
+
+def runner_event(kind, **data):
+    return json.dumps({"uuid": "u", "counter": 1, "event": kind, "stdout": "", "start_line": 0, "end_line": 0, "event_data": data}).encode() + b"\n"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -273,16 +395,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return {"nodes": mesh.nodes()}
             case ["links"]:
                 return {"links": mesh.figures()}
+            case ["outages"]:
+                return mesh.outages()
             case ["instances"]:
                 return {"instances": mesh.instances(), "found": 0}
             case ["groups"]:
                 return {"groups": mesh.groups()}
             case ["jobs"]:
                 return mesh.jobs(self.query)
+            case ["counts"]:
+                return mesh.counts(self.query)
+            case ["overview"]:
+                return mesh.overview()
         self.need("read")
         match path:
+            case ["enrolment"]:
+                self.need("admin")
+                return mesh.enrolment()
             case ["doctor"]:
-                return {"findings": mesh.doctor()}
+                return {"findings": mesh.doctor(self.query.get("node", [mesh.own])[0])}
             case ["events"]:
                 return self.follow_events()
             case ["jobs", number]:
@@ -290,7 +421,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             case ["jobs", number, "explain"]:
                 return mesh.explain(int(number))
             case ["jobs", number, "output"]:
-                return self.follow_output(int(number), int(self.query["from"][0]), self.query["follow"] == ["true"])
+                return self.follow_output(int(number), int(self.query["from"][0]), self.query.get("follow") == ["true"])
         raise Refused(404, "not_found", "there is nothing of that name")
 
     def begin_stream(self, kind):
@@ -355,6 +486,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.need("operate")
                 mesh.job_count += 1
                 return mesh.job(mesh.job_count)
+            case ["enrolment", node, "approve" | "reject" as word]:
+                self.need("admin")
+                return mesh.decide(urllib.parse.unquote(node), json.loads(self.body)["fingerprint"], word)
             case ["instances", node, "enable" | "disable" as word]:
                 self.need("admin")
                 return mesh.enable(urllib.parse.unquote(node), word == "enable")

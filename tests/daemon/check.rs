@@ -49,7 +49,7 @@ fn missing_files_are_found() {
     for part in [
         "error: node: datadir: ",
         &format!("error: tcp-listener on 127.0.0.1:{taken}: 127.0.0.1:{taken} is in use"),
-        "error: tcp-server on 192.0.2.1:1: 192.0.2.1:1 cannot be listened on",
+        "error: tcp-server on 192.0.2.1:1: cannot listen on 192.0.2.1:1",
         "the path exists and is not a socket",
         "error: tls-client t: rootcas /nonexistent/ca.pem: cannot be read",
         "error: command-service t: there is no program \"/nonexistent/shell\"",
@@ -88,10 +88,10 @@ fn with_json_each_finding_says_what_where_how_bad_and_what_to_do() {
     fs::write(&config, configuration(dir.path(), "a", json!({}), items)).unwrap();
     let (code, found) = look();
     let wanted = json!([
-        {"what": "whoever reaches it joins the mesh without a certificate", "where": format!("tcp-listener on 0.0.0.0:{open}"),
+        {"what": "anybody who reaches it joins the mesh without a certificate", "where": format!("tcp-listener on 0.0.0.0:{open}"),
             "severity": "warning", "remedy": "docs/security.md says which lines close a mesh"},
         {"what": format!("{taken} is in use"), "where": format!("tcp-listener on {taken}"), "severity": "error",
-            "remedy": "if by this very node, check with --running"},
+            "remedy": "if that is this node itself, check with --running"},
         {"what": "there is no program \"no-such-program\" that can be run", "where": "work-command x",
             "severity": "error", "remedy": "install it, or write its path where the configuration names it"}]);
     assert_eq!((code, found), (Some(1), wanted));
@@ -175,7 +175,10 @@ fn certificates_keys_and_claims_are_checked() {
     fs::write(&config, configuration(dir.path(), "control", json!({}), fine)).unwrap();
     let (code, text) = check(&[&config]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("ip-router open: any node of the mesh gets") && !text.contains("closed"), "{text}");
+    assert!(
+        text.contains("ip-router open: any node of the mesh that claims") && !text.contains("closed"),
+        "{text}"
+    );
 }
 
 #[test]

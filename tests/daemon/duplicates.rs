@@ -41,7 +41,7 @@ beside_go_nodes!(ours_says_so_when_a_go_node_was_first, a_go_node_ends_when_ours
 
 fn ours_says_so_when_a_go_node_was_first(go: &Path) {
     let (mut go, mut ours, near, far) = twins(go, Path::new(env!("CARGO_BIN_EXE_meshd")));
-    until("a warning", || ours.log().contains("somebody speaks in this node's name").then_some(()));
+    until("a warning", || ours.log().contains("another node uses this node's ID").then_some(()));
     assert!(ours.is_running() && go.is_running(), "{}{}", ours.log(), go.log());
     far.reaches("twin");
     near.reaches("twin");

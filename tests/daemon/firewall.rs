@@ -162,7 +162,7 @@ fn a_node_that_may_not_answer_logs_it() {
         stream.write_all(b"connect far control\n").unwrap();
         std::thread::park_timeout(crate::harness::LIMIT);
     });
-    let says = "our answers are blocked by a firewall dialer=near firewall=hop";
+    let says = "a firewall blocks this node's answers dialer=near firewall=hop";
     until(says, || far.log().contains(says).then_some(()));
     drop(hop);
 }

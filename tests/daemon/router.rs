@@ -215,7 +215,7 @@ fn routes_and_interfaces_of_others_are_left_alone() {
     let far = right.node(own(), "far", json!([{"tcp-peer": "192.0.2.1:7777"}, router(2, "meshtest")]));
     left.awaits("fd77:2::/32", true);
     until("the complaint", || {
-        near.log().contains("networks that others offer are not followed").then_some(())
+        near.log().contains("not following networks that other nodes offer").then_some(())
     });
     drop(far);
     left.awaits("fd77:2::/32", false);

@@ -122,10 +122,10 @@ fn a_node_that_stops_dials_no_more() {
     assert!(listener.accept().is_err(), "it has dialled again");
 }
 
-/// Submits a job to `far` that prints a line, and ends with its directory.
+/// Submits a job to `far` that prints a line, and ends when its directory is gone.
 fn submit(node: &Node) -> String {
     let mut submitting = client(node);
-    // It outlives its node.
+    // The job outlives its node.
     let script = "'echo begun; while [ -e $MESHD_UNIT_DIR ]; do sleep 0.1; done'";
     let submission =
         json!({"command": "work", "subcommand": "submit", "node": "far", "worktype": "sh", "params": script});
@@ -139,7 +139,7 @@ fn submit(node: &Node) -> String {
 fn readers_of_results_do_not_hold_up_the_end() {
     let (mut near, mut far, _entrance) = pair();
     let unit = submit(&near);
-    // Read here, and from the other node, which follows it for that.
+    // The output is read on near, which follows the unit, and on far, which runs it.
     let mut readers = [client(&near), client(&far)];
     for reader in &mut readers {
         assert!(ask(reader, &format!("work results {unit}")).contains("Streaming"));

@@ -212,8 +212,8 @@ fn forged_updates_of_a_node_end_none_of_its_streams() {
         busy.status();
     }
     stranger.update("honest", 1 << 63, 1, &["hub", "nowhere"]);
-    // What comes behind it on the same session is known once it has been read itself. It is not believed: the hub has a
-    // session with that node.
+    // Once the hub knows the next update on the same session, it has read this one. It does not believe this one,
+    // because it has a session with that node.
     stranger.update("marker", 1, 1, &["hub"]);
     until("the hub to have read both", || {
         let costs = hub.ask_json("status")["KnownConnectionCosts"].clone();

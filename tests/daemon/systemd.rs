@@ -1,5 +1,5 @@
-//! What systemd learns of the daemon, read from a socket as systemd gives it; that no job can speak for the daemon; and
-//! limits where the system has none to give. A real systemd is in tests/system.
+//! The messages of the daemon to systemd, read from a socket as systemd gives it; that no job can speak for the daemon;
+//! and that limits are refused on a system with cgroup v1. tests/system has a real systemd.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -80,7 +80,7 @@ fn limits_are_refused_by_name_where_the_system_has_cgroup_v1() {
     let node = Node::start("n1", json!([]));
     let limited = json!([{"work-command": {"worktype": "sh", "command": "sh", "memory": 1 << 20}}]);
     node.configure("n1", json!({}), limited);
-    let refusal = "work type sh: memory: this system has cgroup v1 for that";
+    let refusal = "work type sh: memory: this system uses cgroup v1 for these";
     let answer = node.reload();
     assert!(answer["Error"].as_str().unwrap_or_default().contains(refusal), "{answer}");
     let config = node.dir.path().join("c.yml");

@@ -171,7 +171,7 @@ fn a_directory_has_one_daemon() {
     let socket = node.dir.path().join("t");
     let text = fs::read_to_string(node.dir.path().join("c.yml")).unwrap();
     fs::write(&config, text.replace(node.socket().to_str().unwrap(), socket.to_str().unwrap())).unwrap();
-    // A running job does not hold the lock. It outlives the node, and ends with its directory.
+    // A running job does not hold the lock. It outlives the node, and ends when its directory is gone.
     run(&node, "while [ -e $MESHD_UNIT_DIR ]; do sleep 0.1; done");
     let second = Command::new(env!("CARGO_BIN_EXE_meshd")).arg("--config").arg(&config).output().unwrap();
     let told = String::from_utf8_lossy(&second.stderr);

@@ -92,7 +92,7 @@ def test_the_check_finds_a_server_that_does_not_answer(cluster, add_node):
     node = add_node(Node([work_type()]))
     assert "warning" not in node.check()
     cluster.end("apiserver")
-    assert "the API server cannot be asked" in node.check()
+    assert "cannot ask the API server" in node.check()
 
 
 def test_the_check_finds_a_bad_pod(cluster, add_node, tmp_path):

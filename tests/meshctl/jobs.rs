@@ -151,7 +151,12 @@ fn ctrl_c_cancels_and_a_second_one_leaves() {
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
     assert!(err.contains("cancelling job 7"), "{err}");
-    assert!(err.contains("job 7 is being cancelled, and ends without us; look after it: meshctl"), "{err}");
+    assert!(
+        err.contains(
+            "job 7 is being cancelled, and ends without meshctl; to see what becomes of it: meshctl"
+        ),
+        "{err}"
+    );
     node.finish();
 }
 
@@ -219,7 +224,7 @@ fn an_action_answers_one_line_in_a_pipe_too() {
             json!({"name": "g"}),
             "e1 added to g",
         ),
-        ("controller pause", "pause", json!({}), json!({"paused": true}), "Paused: no job starts"),
+        ("controller pause", "pause", json!({}), json!({"paused": true}), "Paused: no more jobs start"),
         (
             "controller backup /b",
             "backup",
@@ -337,6 +342,31 @@ fn a_list_is_filtered_by_states_labels_and_times() {
 }
 
 #[test]
+fn times_are_shown_and_read_in_the_zone_of_the_terminal() {
+    for (zone, flag, created, since) in [
+        ("Europe/Berlin", None, "2026-01-10T00:30:00+01:00 (", "2026-01-09T23:00:00Z"),
+        ("Europe/Berlin", Some("--utc"), "2026-01-09T23:30:00Z (", "2026-01-10T00:00:00Z"),
+        ("", None, "2026-01-09T23:30:00Z (", "2026-01-10T00:00:00Z"),
+    ] {
+        let filter = json!({"limit": 50, "since": since});
+        let node = FakeNode::start(vec![
+            job("successful", json!({"created": "2026-01-09T23:30:00.5Z"})),
+            operation("job.list", filter, json!({"jobs": [], "next": null})),
+        ]);
+        let run = |words: &[&str]| {
+            let mut meshctl = crate::meshctl(&node.socket());
+            let output = meshctl.env("TZ", zone).args(flag).args(words).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let shown = run(&["job", "show", "7"]);
+        assert!(shown.contains(created), "{shown}");
+        run(&["job", "list", "--since", "2026-01-10"]);
+        node.finish();
+    }
+}
+
+#[test]
 fn all_jobs_of_a_kind_are_counted_before_something_is_done_to_them() {
     let page = |state: Value, before: Value, ids: &[i64], next: Value| {
         let jobs: Vec<Value> = ids.iter().map(|id| json!({"id": id})).collect();
@@ -351,7 +381,7 @@ fn all_jobs_of_a_kind_are_counted_before_something_is_done_to_them() {
         || vec![page(going(), json!(null), &[9, 8], json!(8)), page(going(), json!(8), &[7], json!(null))];
     let (code, out, err) = run(pages(), &["job", "cancel", "--name", "x"]);
     assert_eq!((code, out.as_str()), (64, ""));
-    assert_eq!(err, "meshctl: Cancel 3 jobs? Nobody can be asked here: give --yes\n");
+    assert_eq!(err, "meshctl: Cancel 3 jobs? Cannot ask here: give --yes\n");
     let cancel = |id: i64| operation("job.cancel", json!({"id": id}), json!({"id": id, "state": "canceled"}));
     let script = [pages(), vec![cancel(9), cancel(8), cancel(7)]].concat();
     let (code, out, err) = run(script, &["job", "cancel", "--name", "x", "--yes"]);

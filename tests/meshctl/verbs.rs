@@ -222,7 +222,7 @@ fn half_a_payload_never_runs() {
     assert_eq!(child.wait().unwrap().code(), Some(130), "{err}");
     assert_eq!(
         err,
-        "meshctl: interrupted while the payload was sent; unit abcd1234 is given up, no job was started\n"
+        "meshctl: interrupted while the payload was sent; unit abcd1234 was given up, no job was started\n"
     );
     node.finish();
 }
@@ -259,7 +259,8 @@ fn a_reader_that_leaves_ends_us_quietly() {
 
 #[test]
 fn a_node_that_does_not_answer_is_given_up() {
-    let script = greeted([hear("status"), Step::WaitForClose]);
+    let status = r#"{"command":"status","requested_fields":["Version","NodeID","SystemCPUCount","SystemMemoryMiB","Connections","RoutingTable","Advertisements","KnownConnectionCosts","CertificatesEnding","Outages"]}"#;
+    let script = greeted([hear(status), Step::WaitForClose]);
     let (code, _, err) = run(vec![script], &["--timeout", "0.2", "status"], b"");
     assert_eq!((code, err.starts_with("meshctl: no answer within 200ms")), (69, true), "{err}");
 }
@@ -306,7 +307,7 @@ fn wrong_usage_and_failed_pings_have_different_exit_codes() {
 #[test]
 fn cancelling_a_finished_unit_is_not_reported_as_cancelled() {
     let (code, out, _) = run(vec![state(2, 0, "exit status 0")], &["work", "cancel", "abcd1234"], b"");
-    assert_eq!((code, out.as_str()), (0, "abcd1234: nothing to cancel, it had ended already (Succeeded)\n"));
+    assert_eq!((code, out.as_str()), (0, "abcd1234: nothing to cancel: it has already ended (Succeeded)\n"));
 
     let cancel = asked(
         r#"{"command":"work","subcommand":"cancel","unitid":"abcd1234"}"#,

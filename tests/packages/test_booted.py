@@ -139,6 +139,23 @@ def test_nothing_starts_by_itself_and_a_reload_is_heard(packager):
     assert main_pid(box) == pid and listens(27199)
 
 
+def test_a_package_as_it_is_installed_gives_certificates(packager):
+    """The confined service has the authority's key, and answers a host, which is a second tree here."""
+    box = packager.box
+    packager.install()
+    box.run("systemctl", "enable", "--now", "meshd")
+    line = box.sh("meshctl node invite e1 --role execution --peer 127.0.0.1 --here").splitlines()[-1].strip()
+    assert box.sh("stat -c '%U:%G %a' /etc/meshd/ca /etc/meshd/ca/ca.key").splitlines() == ["meshd:meshd 700", "meshd:meshd 600"]
+    said = json.loads(box.sh(f"{line} --root /srv/e1 --json"))
+    assert said["node"] == "e1", said
+    box.sh("meshctl cert verify /srv/e1/etc/meshd/tls/node.crt --ca /etc/meshd/ca/ca.crt --node e1")
+    used = json.loads(box.sh("meshctl node invites --json"))["invites"]
+    assert [(one["node"], len(one["used"])) for one in used] == [("e1", 1)]
+    again = box.run("sh", "-c", f"{line} --root /srv/e2", check=False)
+    assert again.returncode != 0 and "the token for e1 is used up" in again.stderr, again
+    box.sh("rm -rf /srv/e1 /srv/e2")
+
+
 def test_a_real_job_goes_on_through_an_upgrade_a_kill_and_a_hang(packager, tmp_path):
     box = packager.box
     packager.install("former")

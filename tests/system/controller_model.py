@@ -390,7 +390,11 @@ class Job:
         if "the end of its output is missing" in row.get("explanation", ""):
             # Its final status has come, and decided; what comes behind that went with its unit, or was never written.
             last, true = attempts[-1], self.world.store.true
-            excused = self.world.excuses(["killed", "released", "wiped"], [last["unit"], last["node"]], true(last["placed"]), true(last["ended"]))
+            placed, ended = true(last["placed"]), true(last["ended"])
+            excused = self.world.excuses(["killed", "released", "wiped"], [last["unit"], last["node"]], placed, ended)
+            # A node that was lost then gives the rest once it is back, and the job has ended.
+            where = [last["node"], *self.world.HOPS, *self.world.controls]
+            excused = excused or self.world.excuses(["away", "dead"], where, placed - LOST_AFTER, ended)
             assert excused, "the end of its output is missing without a cause"
             cut = output[output.rfind(b'{"status": "starting"'):]
             assert b'{"status": "successful"}' in cut, f"its output has no final status: {cut[-200:]}"

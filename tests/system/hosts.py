@@ -231,3 +231,13 @@ def commands(section):
         elif named := re.search(r"[Oo]n (\w+)\.example\.org[^:]*:$", line):
             host = named[1]
     return [(host, "\n".join(lines)) for host, lines in found]
+
+
+#: How the line begins that is typed on a new host.
+INVITED = "meshctl install mesh:"
+
+
+def pasted(script, printed):
+    """The script with the line that `meshctl node invite` has printed last, in the place of the one that README shows."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip().startswith(INVITED)]
+    return re.sub(rf"^{INVITED}\S+$", lambda _: lines[-1], script, flags=re.M)

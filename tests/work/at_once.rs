@@ -1,5 +1,5 @@
-//! Units that start on another node in one exchange: connections that break at each step of it, refusals, signatures, and
-//! what comes late.
+//! Units that start on another node in one exchange: connections that break at each step of it, refusals, signatures,
+//! and starts that come late.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::signing::{Signer, Verifier};
 use meshd::work::{
-    Caller, CommandType, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, State, UnitReport,
-    WorkError,
+    Caller, CommandType, Dialed, Dialer, Origin, Outcome, Registry, Started, State, StreamDialing,
+    UnitReport, WorkError,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -80,7 +80,7 @@ async fn a_near_daemon_that_ends_at_any_step_goes_on_with_the_same_unit() {
 async fn a_go_node_is_asked_step_by_step() {
     let pair = Pair::new().await;
     pair.mesh.pretend_go(true);
-    // Nobody asks for a start: it would fail here.
+    // A start in one exchange would fail here, so none may be sent.
     PLACES.into_iter().for_each(|place| pair.mesh.break_at(place));
     let (id, started) = starts(&pair.near, sh("echo x")).await;
     assert_eq!(started, Started::Started);
@@ -133,7 +133,7 @@ async fn a_repetition_that_is_refused_for_a_new_reason_ends_nothing_that_runs() 
         let told = until(&pair.near, &id, is_told).await;
         assert_eq!(told.state.is_final(), !is_there, "{place:?}: {}", told.detail);
         assert_eq!(told.detail.contains("signature is empty"), !is_there, "{place:?}: {}", told.detail);
-        // What it prints may be seen by those alone whom the type lets see it.
+        // Only callers whom the type permits may see its output.
         pair.far.set_work_types(types).unwrap();
         std::fs::write(go, "").unwrap();
         let state = if is_there { State::Succeeded } else { State::Failed };
@@ -156,18 +156,18 @@ async fn submitted(registry: &Registry, unit: &str, at_once: bool, by: &str) -> 
 #[tokio::test]
 async fn a_start_that_comes_after_its_release_is_refused() {
     let Engine { registry, temp: _temp } = Engine::new().await;
-    // It was never here: its release has overtaken it.
+    // It was never here, because its release has overtaken it.
     let unknown = within(registry.release("early123", false, &sender("n2"))).await;
     assert!(matches!(unknown, Err(WorkError::UnknownUnit(_))), "{unknown:?}");
     let late = submitted(&registry, "early123", true, "n2").await;
     assert!(matches!(late, Err(WorkError::Released { .. })), "{late:?}");
     assert!(registry.list(None).await.unwrap().is_empty());
-    // Nobody else has withdrawn it, and an exchange in steps ends with its connection.
+    // Only n2 has withdrawn it. In steps, n2 may still submit it, because such an exchange ends with its connection.
     submitted(&registry, "early123", true, "n3").await.unwrap();
     within(registry.release("early123", true, &sender("n3"))).await.unwrap();
     submitted(&registry, "early123", false, "n2").await.unwrap();
     within(registry.release("early123", true, &sender("n2"))).await.unwrap();
-    // It was here, and a repetition was on its way.
+    // It was here and was released while a repetition was on its way.
     let late = submitted(&registry, "early123", true, "n2").await;
     assert!(matches!(late, Err(WorkError::Released { .. })), "{late:?}");
 }
@@ -181,7 +181,7 @@ async fn a_release_that_meets_a_repeated_start_leaves_nothing() {
             at_once: true,
             ..request("localhost", "sh", "'sleep 1000'")
         };
-        // Its connection is lost, which nobody has noticed yet.
+        // Its connection is lost, but nobody has noticed that yet.
         let _half = registry.submit(asked.clone(), sender("n2")).await.unwrap();
         let again = async { registry.submit(asked, sender("n2")).await?.finish().await.map(drop) };
         let by = sender("n2");
@@ -218,7 +218,7 @@ async fn nor_is_one_of_which_a_daemon_that_ended_knew_that_it_was_released() {
     pair.mesh.set("n2", pair.far.clone());
     assert_eq!(starts(&pair.near, again()).await.1, Started::Started);
     assert_eq!(collect(&pair.near, &id, 0).await, b"x\n");
-    // A job's child has run, however little this daemon knows of it.
+    // A released child of a job counts as run, so this daemon does not submit it in another way.
     let child = "c000000abn1a1r00000001";
     submitted(&pair.far, child, true, "n1").await.unwrap();
     within(pair.far.release(child, false, &me())).await.unwrap();
@@ -242,11 +242,11 @@ async fn a_unit_that_is_cancelled_before_the_answer_ends_there() {
     assert!(pair.near.status(&id).await.is_err());
 }
 
-/// A node that says this behind its greeting, whatever it is asked.
+/// A node that says this after its greeting, whatever it is asked.
 struct Says(NodeId, Vec<u8>);
 
 impl Dialer for Says {
-    fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> Dialing {
+    fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> StreamDialing {
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
         let said = [format!("Receptor Control, node {node}\n").as_bytes(), &self.1].concat();
         tokio::spawn(async move {

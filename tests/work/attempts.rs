@@ -19,7 +19,7 @@ fn script(text: &str) -> ChildRequest {
     ChildRequest { params: shlex::try_quote(text).unwrap().into_owned(), ..child(UNIT) }
 }
 
-/// All that comes until the end.
+/// Reads all output to the end.
 async fn read(mut stream: Box<dyn ChildStream>) -> (Vec<u8>, ChildEnd, String) {
     let mut all = Vec::new();
     loop {
@@ -31,7 +31,7 @@ async fn read(mut stream: Box<dyn ChildStream>) -> (Vec<u8>, ChildEnd, String) {
     }
 }
 
-/// The first bytes, as many as these.
+/// Reads the first `count` bytes.
 async fn read_some(stream: &mut Box<dyn ChildStream>, count: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -42,7 +42,7 @@ async fn read_some(stream: &mut Box<dyn ChildStream>, count: usize) -> Vec<u8> {
     all
 }
 
-/// The directories of units on this node, whose names tell what they are.
+/// The names of the units' directories on this node.
 fn directories(pair: &Pair) -> Vec<String> {
     let units = std::fs::read_dir(pair.temp.path().join("near/n1")).unwrap();
     let names = units.map(|unit| unit.unwrap().file_name().into_string().unwrap());
@@ -54,7 +54,7 @@ async fn there(pair: &Pair) -> usize {
     pair.far.list(None).await.unwrap().len()
 }
 
-/// The store of this node's controller keeps IDs, or is away.
+/// Gives this node a controller whose store keeps IDs, or is away.
 async fn serve(pair: &Pair, keeps: bool) -> (RegistryChildren, Owner) {
     let owner = Owner::new(keeps);
     pair.near.serve_jobs(Box::new(owner.clone())).await;
@@ -75,7 +75,7 @@ async fn an_attempt_reads_its_job_s_files_and_has_no_directory_here() {
             ChildRequest { work_type: "cat".into(), params: String::new(), max_stdout, ..child(UNIT) };
         pair.mesh.take_down("n2");
         within(children.send(request, input)).await.unwrap();
-        // It is open, and nobody asks whether it is read.
+        // The attempt has opened it, so it may be deleted before it is read.
         std::fs::remove_file(&payload).unwrap();
         assert_eq!(children.known(UNIT), Known::Here);
         pair.mesh.set("n2", pair.far.clone());
@@ -86,7 +86,7 @@ async fn an_attempt_reads_its_job_s_files_and_has_no_directory_here() {
         assert_eq!((directories(&pair), there(&pair).await), (vec![], 1));
         assert!(pair.near.list(None).await.unwrap().is_empty(), "it is a unit to nobody here");
         assert!(pair.near.status(UNIT).await.is_err() && pair.near.results(UNIT, 0, &me()).await.is_err());
-        // What was held back is read again, from where it has to be.
+        // The output can be read again from any byte on.
         let (again, ..) = read(children.follow(UNIT.to_owned(), 2_000_000).await).await;
         assert!(again == output[2_000_000..], "{} bytes", again.len());
         assert!(within(children.release(UNIT.to_owned(), Leftovers::Stay)).await);
@@ -107,7 +107,7 @@ async fn output_goes_to_the_latest_reader_from_its_byte_on_though_links_break() 
         let rest: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
         let mut stream = children.follow(UNIT.to_owned(), 0).await;
         assert_eq!(read_some(&mut stream, first.len()).await, first.as_bytes());
-        // It writes nothing, and what is wanted again comes all the same.
+        // The command writes nothing now, but another reader still gets the earlier output again.
         let mut again = children.follow(UNIT.to_owned(), 7).await;
         assert_eq!(read_some(&mut again, first.len() - 7).await, &first.as_bytes()[7..]);
         drop(stream);
@@ -128,7 +128,7 @@ async fn an_attempt_that_is_sent_again_after_a_restart_is_the_same_unit_there() 
         let text = format!("echo run >> {}; echo out", ran.display());
         let (children, owner) = serve(&pair, true).await;
         within(children.send(script(&text), ChildInput::default())).await.unwrap();
-        // As the store says: it may be there under this ID.
+        // The store says that it may be there under this ID.
         let far = owner.told().kept.first().map_or_else(|| UNIT.to_owned(), |(_, far)| far.clone());
         assert_eq!(go, far != UNIT);
         drop(children);
@@ -235,7 +235,7 @@ async fn the_id_that_a_node_gives_is_kept_before_the_unit_can_start_there() {
     let [(unit, far)] = kept.as_slice() else { panic!("{kept:?}") };
     assert_eq!((unit.as_str(), pair.far.status(far).await.unwrap().state), (UNIT, State::Succeeded));
     assert_eq!(there(&pair).await, 1, "what came there before is gone");
-    // Whoever takes the job over finds it by that.
+    // A node that takes the job over finds it by this ID.
     drop(children);
     pair = pair.restart_near().await;
     pair.mesh.set("n2", pair.far.clone());

@@ -1,4 +1,4 @@
-//! Jobs in container groups: a control node beside a scripted API server, from the group to the release of the pod.
+//! Jobs in container groups: a control node and a scripted API server, from the group to the release of the pod.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -81,7 +81,7 @@ fn create_group(daemon: &Daemon) -> Value {
     done(daemon, "group.create", &group)
 }
 
-/// Submits a job for the group `pods`; its unit and number.
+/// Submits a job for the group `pods`; returns its unit and its number.
 fn submit(daemon: &Daemon, kwargs: &Value) -> (String, i64) {
     let header = json!({"controller": 1, "groups": {"launch": ["pods"]}, "runner": {"image": IMAGE}});
     let payload = format!("{header}\n{}\n{}\n", json!({"kwargs": kwargs}), json!({"eof": true}));
@@ -91,7 +91,7 @@ fn submit(daemon: &Daemon, kwargs: &Value) -> (String, i64) {
     (unit, status["ExtraData"]["JobID"].as_i64().unwrap())
 }
 
-/// What a runner prints in its pod, a line each nanosecond.
+/// Lets the runner in a pod print lines, one each nanosecond.
 fn play(server: &Server, pod: &str, from: u32, lines: &[Value]) {
     for (at, line) in (from..).zip(lines) {
         server.write(pod, &format!("2026-01-02T03:04:05.{at:09}Z {line}\n"));
@@ -222,7 +222,7 @@ async fn a_job_is_a_pod_of_its_groups_kind_and_nothing_of_it_is_left() {
     assert_eq!(daemon.until(&unit, is_final)["StateName"], "Canceled");
     server.until("the deletion of the pod", |world| !world.pods.contains_key(&pod)).await;
 
-    // It goes with the last group that needs it.
+    // The secret is deleted with the last group that needs it.
     let other = json!({"name": "more", "is_container_group": true, "cluster": "prod", "namespace": "jobs", "registry": "quay"});
     done(&daemon, "group.create", &other);
     done(&daemon, "group.delete", &json!({"name": "pods"}));
@@ -238,7 +238,7 @@ async fn a_job_outlives_its_control_node_and_ends_once() {
     create_group(&daemon);
     let (unit, number) = submit(&daemon, &json!({}));
     let pod = server.pod().await;
-    // Before the pod has started, too.
+    // The restart also works before the pod has started.
     daemon.restart();
     daemon.until(&unit, |status| status["StateName"] == "Pending");
     let words = "0/3 nodes are available: 3 Insufficient cpu.";
@@ -252,7 +252,7 @@ async fn a_job_outlives_its_control_node_and_ends_once() {
     server.run(&pod);
     play(&server, &pod, 0, &begin());
     daemon.until(&unit, |status| status["StateName"] == "Running" && status["StdoutSize"].as_u64() > Some(0));
-    // Neither the credential nor the definition is needed for what runs.
+    // A running job needs neither the credential nor the definition.
     std::fs::remove_file(temp.path().join("credentials/prod.yml")).unwrap();
     daemon.restart();
     play(&server, &pod, 10, &finish());
@@ -317,19 +317,19 @@ async fn a_group_that_cannot_work_is_refused_with_what_to_change() {
     let long = "x".repeat((64 << 10) + 1);
     for (settings, wanted) in [
         (json!({"cluster": "missing"}), "cluster: credential missing: there is no file"),
-        (json!({"cluster": "../prod"}), "cluster: a credential's name has"),
+        (json!({"cluster": "../prod"}), "cluster: a credential's name must have"),
         (json!({"cluster": "quay"}), "cluster: credential quay is of kind registry"),
         (json!({"registry": "prod"}), "registry: credential prod is of kind kubernetes"),
         (json!({"cluster": "wide"}), "make it 0600"),
         (json!({"cluster": "exec"}), "users[0].user.exec is not allowed"),
-        (json!({"namespace": "Jobs"}), "namespace: it has 1 to 63"),
-        (json!({"namespace": "a/../b"}), "namespace: it has 1 to 63"),
+        (json!({"namespace": "Jobs"}), "namespace: it must have 1 to 63"),
+        (json!({"namespace": "a/../b"}), "namespace: it must have 1 to 63"),
         (json!({"pod_spec_override": "spec: [1"}), "pod_spec_override: it is not valid YAML: see line 1"),
         (json!({"pod_spec_override": "spec: {containers: []}"}), "must be named worker"),
         (json!({"pod_spec_override": long}), "pod_spec_override: it is longer"),
         (
             json!({"namespace": "a", "pod_spec_override": "metadata: {namespace: b}"}),
-            "name it in one of the two",
+            "set it in only one of the two",
         ),
         (json!({"policy_instance_minimum": 1}), "is a container group, which has no instances"),
         (json!({"is_container_group": false, "namespace": "jobs"}), "is not a container group"),

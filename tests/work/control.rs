@@ -6,13 +6,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 
-use meshd::rpc::follow::{ANSWER, Frame};
+use meshd::rpc::follow::ANSWER;
 use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{
-    self, Caller, DialFailure, Dialed, Dialer, Dialing, Origin, Outcome, Registry, Started, Submission,
-    UnitReport, WorkError, follow,
+    self, Caller, Dialed, Dialer, Origin, Outcome, Registry, Started, StreamDialing, StreamFailure,
+    UnitReport, UnitSubmission, WorkError, follow,
 };
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
@@ -134,23 +134,23 @@ impl Mesh {
         self.state.lock().unwrap().peer = if go { Peer::Receptor } else { Peer::Meshd };
     }
 
-    /// The next connection that comes there breaks.
+    /// The next connection that gets there breaks.
     pub(crate) fn break_at(&self, place: Place) {
         self.state.lock().unwrap().breaks = Some(place);
     }
 
-    /// The same, and from then on no node is reached until it is set again.
+    /// The same, and then no node can be reached until it is set again.
     pub(crate) fn break_all_at(&self, place: Place) {
         self.state.lock().unwrap().breaks_all = true;
         self.break_at(place);
     }
 
-    /// Whether one is still to break.
+    /// Whether a connection is still to break.
     pub(crate) fn is_to_break(&self) -> bool {
         self.state.lock().unwrap().breaks.is_some()
     }
 
-    /// What the other nodes take.
+    /// The turns that requests to the other nodes take.
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns
     }
@@ -170,11 +170,11 @@ impl Mesh {
 }
 
 impl Dialer for Mesh {
-    fn dial(&self, node: NodeId, service: ServiceName, _: Option<String>) -> Dialing {
+    fn dial(&self, node: NodeId, service: ServiceName, _: Option<String>) -> StreamDialing {
         assert_eq!(service, ServiceName::CONTROL);
         let mut state = self.state.lock().unwrap();
         let Some(registry) = state.nodes.get(node.as_str()).cloned() else {
-            return Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to {node}"))) });
+            return Box::pin(async move { Err(StreamFailure::Unreachable(format!("no route to {node}"))) });
         };
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         if self.lost.borrow().0 {
@@ -190,7 +190,7 @@ impl Dialer for Mesh {
         let State { peer, stalled, denies, .. } = *state;
         let (slow, mesh) = (self.slow.subscribe(), self.own.clone());
         let mode =
-            Mode { caller: self.name.clone(), peer, go: peer == Peer::Receptor, stalled, denies, slow, mesh };
+            Mode { caller: self.name.clone(), go: peer == Peer::Receptor, stalled, denies, slow, mesh };
         let task = tokio::spawn(async move { drop(serve(theirs, node, registry, mode).await) });
         state.links.push(task.abort_handle());
         let ours = Strict::new(ours, task.abort_handle(), self.turns.clone());
@@ -222,7 +222,6 @@ type Writer = WriteHalf<DuplexStream>;
 /// The behaviour of a node.
 struct Mode {
     caller: NodeId,
-    peer: Peer,
     go: bool,
     stalled: bool,
     denies: bool,
@@ -234,12 +233,6 @@ impl Mode {
     fn caller(&self) -> Caller {
         let origin = Origin::Mesh { node: self.caller.hash(), certified: false };
         Caller { origin, ..Caller::default() }
-    }
-
-    /// A report as such a node sends it: only the newest tell times.
-    fn told(&self, report: UnitReport) -> UnitReport {
-        let times = if self.peer == Peer::Meshd { report.times } else { Vec::new() };
-        UnitReport { times, ..report }
     }
 
     fn here(&self, place: Place) -> Result<(), WorkError> {
@@ -301,7 +294,7 @@ async fn answer(
         }
         "cancel" if mode.denies => Ok(Some(told(Outcome::Done, "cancelled", ""))),
         "status" => {
-            let report = mode.told(registry.status(id).await?);
+            let report = registry.status(id).await?;
             Ok(Some(serde_json::to_string(&report).unwrap()))
         }
         "cancel" => registry.cancel(id, &caller).await.map(|o| Some(told(o, "cancelled", "cancel pending"))),
@@ -318,7 +311,7 @@ async fn answer(
         "follow" if !mode.go => {
             let frames = follow::Frames::open(registry, id, start, &caller).await?;
             tokio::select! {
-                told = tell(id, frames, writer, mode, || Ok(())) => told.map(|()| None),
+                told = tell(id, frames, writer, || Ok(())) => told.map(|()| None),
                 _gone = reader.read_u8() => Ok(None),
             }
         }
@@ -346,20 +339,15 @@ async fn listed(registry: &Registry, go: bool) -> Result<String, WorkError> {
     Ok(units.to_string())
 }
 
-/// Sends the frames of a unit. `between` is called behind the first one.
+/// Sends the frames of a unit. `between` is called after the first one.
 async fn tell(
     id: &str,
     mut frames: follow::Frames,
     writer: &mut Writer,
-    mode: &Mode,
     between: impl Fn() -> Result<(), WorkError>,
 ) -> Result<(), WorkError> {
     writer.write_all(format!("{ANSWER}{id}\n").as_bytes()).await.map_err(WorkError::Connection)?;
     while let Some(frame) = frames.next().await? {
-        let frame = match frame {
-            Frame::Status(report) => Frame::Status(mode.told(report)),
-            Frame::Output(bytes) => Frame::Output(bytes),
-        };
         frame.write(writer).await.map_err(WorkError::Connection)?;
         between()?;
     }
@@ -418,10 +406,10 @@ async fn start_at_once(
     };
     submission.finish_or_discard().await?;
     mode.here(Place::BeforeTheFirstFrame)?;
-    tell(&id, frames, writer, mode, || mode.here(Place::AfterTheFirstFrame)).await
+    tell(&id, frames, writer, || mode.here(Place::AfterTheFirstFrame)).await
 }
 
-async fn take_payload(reader: &mut Reader, submission: &mut Submission) -> Result<(), WorkError> {
+async fn take_payload(reader: &mut Reader, submission: &mut UnitSubmission) -> Result<(), WorkError> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match reader.read(&mut buffer).await.map_err(WorkError::Connection)? {

@@ -1,4 +1,4 @@
-//! The real daemon as a process, and what clients ask of it over its control socket.
+//! The real daemon as a process, and the requests of clients over its control socket.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
@@ -68,7 +68,7 @@ impl Daemon {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// A client's connection, and the answer to its first line.
+    /// Opens a client's connection; returns it and the answer to its first line.
     pub(crate) fn converse(&self, line: &str) -> (BufReader<UnixStream>, String) {
         let stream = until("the daemon answers", || UnixStream::connect(self.dir.join("s")).ok());
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -85,7 +85,7 @@ impl Daemon {
         self.converse(line).1
     }
 
-    /// Submits a unit; its ID, and the last answer.
+    /// Submits a unit; returns its ID and the last answer.
     pub(crate) fn submit(&self, work_type: &str, params: Value, payload: &[u8]) -> (String, String) {
         let mut request = json!({
             "command": "work", "subcommand": "submit", "node": "localhost", "worktype": work_type,
@@ -100,7 +100,7 @@ impl Daemon {
         (id.trim_end_matches('.').to_owned(), answer)
     }
 
-    /// Submits a unit that is refused; the answer.
+    /// Submits a unit that is refused; returns the answer.
     pub(crate) fn submit_refused(&self, work_type: &str) -> String {
         let line = json!({
             "command": "work", "subcommand": "submit", "node": "localhost", "worktype": work_type,

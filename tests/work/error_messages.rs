@@ -65,8 +65,8 @@ async fn units_that_do_not_start_are_explained() {
             ["Error starting worker", "\"no-such-program\": executable file not found", "install it"],
         ),
         ("forbidden", "", ["Error starting worker", "permission denied", "let the user"]),
-        ("nowhere", "", ["Error starting worker", "/nonexistent (cwd) is not there", "make it"]),
-        ("stranger", "", ["Error starting worker", "no user no-such-user", "make that user"]),
+        ("nowhere", "", ["Error starting worker", "/nonexistent (cwd) does not exist", "create it"]),
+        ("stranger", "", ["Error starting worker", "no user no-such-user", "create that user"]),
         (
             "sh",
             "x".repeat(200_000).as_str(),

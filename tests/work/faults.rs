@@ -86,7 +86,7 @@ async fn output_lost_in_a_power_loss_is_not_counted() {
     let id = run(&engine.registry, "echo abcdef").await;
     finished(&engine.registry, &id).await;
     let Engine { registry, temp } = engine;
-    // Without a log that holds the unit, too.
+    // Ends the daemon first, so that no log holds the unit.
     registry.close().await;
     drop(registry);
     let stdout = temp.path().join("data/n1").join(&id).join("stdout");

@@ -10,7 +10,7 @@ use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::signing::Signer;
-use meshd::work::{Dialed, Dialer, Dialing, Outcome, Registry, State};
+use meshd::work::{Dialed, Dialer, Outcome, Registry, State, StreamDialing};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
@@ -27,7 +27,7 @@ struct Other {
 }
 
 impl Dialer for Other {
-    fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing {
+    fn dial(&self, node: NodeId, service: ServiceName, tls: Option<String>) -> StreamDialing {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (heard, id, promised) = (self.heard.clone(), self.id, self.promised);
         heard.lock().unwrap().push(format!("dial {node}:{service} {tls:?}"));

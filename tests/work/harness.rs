@@ -10,7 +10,8 @@ use std::time::Duration;
 use meshd::rpc::request::SubmitRequest;
 use meshd::wire::{NodeId, ServiceName};
 use meshd::work::{
-    Caller, CommandType, DialFailure, Dialer, Dialing, Options, Registry, State, Submission, UnitReport,
+    Caller, CommandType, Dialer, Options, Registry, State, StreamDialing, StreamFailure, UnitReport,
+    UnitSubmission,
 };
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -22,8 +23,8 @@ pub(crate) use crate::until::LIMIT;
 pub(crate) struct Nowhere(pub NodeId);
 
 impl Dialer for Nowhere {
-    fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> Dialing {
-        Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to {node}"))) })
+    fn dial(&self, node: NodeId, _: ServiceName, _: Option<String>) -> StreamDialing {
+        Box::pin(async move { Err(StreamFailure::Unreachable(format!("no route to {node}"))) })
     }
 
     fn knows_profile(&self, _name: &str) -> bool {
@@ -243,7 +244,7 @@ pub(crate) async fn run(registry: &Registry, script: &str) -> String {
 }
 
 pub(crate) async fn run_as(registry: &Registry, request: SubmitRequest, payload: &[u8]) -> String {
-    let mut submission: Submission = registry.submit(request, me()).await.unwrap();
+    let mut submission: UnitSubmission = registry.submit(request, me()).await.unwrap();
     let id = submission.id().to_string();
     submission.write(payload).await.unwrap();
     submission.finish().await.unwrap();

@@ -1,4 +1,5 @@
-//! The pods of container groups between two control nodes: taken over, forgotten, and left alone by those who may not act.
+//! The pods of container groups between two control nodes: taken over, forgotten, and left alone by a node that may not
+//! act.
 
 use meshd::controller::children::RegistryChildren;
 use meshd::controller::core::{ChildEnd, ChildId, InstanceName, Known};
@@ -110,7 +111,7 @@ async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_
     server.run(&pod);
     server.print(&pod, 0..2);
 
-    // Sent or not: nobody knows. Here it was.
+    // The heir does not know whether it was sent. This one was.
     server.fault("labelSelector=meshd", Fault::Refuse(503, "later"));
     heir.send(request.clone(), nothing()).await.unwrap();
     assert_eq!(heir.known(unit), Known::Here);
@@ -122,7 +123,7 @@ async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_
     assert!(heir.release(unit.to_owned(), Leftovers::Stay).await);
     server.until("the deletion of the pod", |world| world.pods.is_empty()).await;
 
-    // And one that was never sent is sent.
+    // A unit that was never sent is sent.
     let other = "c000000abn2a1r00000000";
     heir.send(ChildRequest { unit: other.to_owned(), ..request }, nothing()).await.unwrap();
     let pod = server.pod().await;
@@ -131,7 +132,7 @@ async fn the_pod_of_a_lost_control_node_is_followed_by_another_and_made_only_if_
     eventually("its stdin", || stdin() == Some(b"{}\n".to_vec())).await;
 }
 
-/// The end of a unit, and all of its output.
+/// Returns the end of a unit and all of its output.
 pub(crate) async fn end_of(children: &RegistryChildren, unit: &str) -> (ChildEnd, String) {
     let mut stream = children.follow(unit.to_owned(), 0).await;
     let mut output = Vec::new();
@@ -171,7 +172,7 @@ async fn a_control_node_that_is_back_forgets_its_pods_and_deletes_none_that_anot
     heir.let_act(true);
     heir.adopt(request).await.unwrap();
 
-    // It learns so, and forgets: nothing of its own reaches the pod any more.
+    // The former node learns of it and forgets the unit: nothing that it does reaches the pod any more.
     let here: Vec<_> =
         lost.list().into_iter().map(|child| (child.id.to_string(), child.is_elsewhere)).collect();
     assert_eq!(here, [(unit.to_owned(), true)]);
@@ -180,7 +181,7 @@ async fn a_control_node_that_is_back_forgets_its_pods_and_deletes_none_that_anot
     lost.let_act(true);
     drop(lost);
 
-    // At its next start it deletes what nobody has, and not this.
+    // At its next start it deletes a pod that nobody has, but not this one.
     server.change(|world| {
         let mut orphan = world.pods[&pod].clone();
         orphan["metadata"]["name"] = "orphan".into();

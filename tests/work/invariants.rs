@@ -59,7 +59,7 @@ const fn ids_per_verb() -> usize {
 async fn processes_that_outlive_a_command_delay_nobody_and_end_with_the_release() {
     let engine = Engine::new().await;
     let gate = engine.temp.path().join("gate");
-    // Both hold the output; one has left the process group, and nobody kills it.
+    // Both processes hold the output open. One has left the process group, so nobody kills it.
     let script = format!(
         "(sleep 1000 & echo $!); setsid sh -c 'echo $$; echo x >{}; exec sleep 1000' & while [ ! -e {0} ]; do sleep 0.01; done; echo done",
         gate.display()
@@ -140,7 +140,7 @@ async fn units_that_wait_follow_a_change_of_their_type() {
     registry.set_work_types(types(None)).unwrap();
     let report = finished(registry, &fourth).await;
     assert_eq!(report.state, State::Failed);
-    assert!(report.detail.contains("unknown work type sh: it is no more in"), "{}", report.detail);
+    assert!(report.detail.contains("unknown work type sh: it is no longer in"), "{}", report.detail);
     for id in [first, second, third] {
         assert_eq!(within(registry.cancel(&id, &me())).await.unwrap(), Outcome::Done);
     }

@@ -1,6 +1,6 @@
-//! Starts on another node behind a hop, and one of the three daemons killed between any two steps of them: what was said
-//! durable is there and ends, nothing runs twice, nothing stays. `KILLS` sets the number of kills (20), `KILLS_SEED` the
-//! first seed.
+//! Starts units on another node over a hop, and kills one of the three daemons between any two steps: a unit that was
+//! said to be durable is there and ends, nothing runs twice, and nothing stays. `KILLS` sets the number of kills (20),
+//! `KILLS_SEED` the first seed.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::Shutdown;
@@ -18,20 +18,20 @@ use crate::until::{LIMIT, until};
 
 /// Starts that are under way when a daemon is killed.
 const AT_ONCE: usize = 4;
-/// A start takes less than this, and a kill may come behind it.
+/// A start takes less than this, so a kill may also come after it.
 const STEPS: Duration = Duration::from_millis(50);
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// How far a submission came, as its client knows.
+/// How far a submission came, as far as its client knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Said {
     Nothing,
     /// The unit's ID.
     Created,
-    /// That it is started, or is to be, and that it is durable.
+    /// That the unit is durable, and is started or will be.
     Taken,
 }
 
@@ -52,7 +52,7 @@ impl Job {
     }
 }
 
-/// Submits a job for as long as there is somebody who answers.
+/// Submits a job, until that is done or nobody answers any more. Returns what was said last.
 fn submit(socket: &Path, request: &str, payload: &[u8]) -> Said {
     let mut said = Said::Nothing;
     let mut talk = || {
@@ -72,14 +72,14 @@ fn submit(socket: &Path, request: &str, payload: &[u8]) -> Said {
         line.clear();
         client.read_line(&mut line).ok()?;
         let is_taken = ["Job Started", "Job Submitted"].iter().any(|result| line.contains(result));
-        // A line that is cut is none.
+        // A line that is cut off does not count.
         (is_taken && line.ends_with('\n')).then(|| said = Said::Taken)
     };
     let _how_far = talk();
     said
 }
 
-/// How a unit of near stands; `None` if it is not there.
+/// The status of a unit on near; `None` if it is not there.
 fn status(three: &Three, unit: &str) -> Option<Value> {
     serde_json::from_str(&three.near().ask(&format!("work status {unit}"))).ok()
 }
@@ -120,7 +120,7 @@ fn check(three: &Three, job: &Job, said: Said, seed: u64) -> bool {
     }
     assert!(job.runs() <= 1, "seed {seed}: {unit} ran {} times: {end:?}", job.runs());
     assert!(job.runs() == 1 || !has_succeeded, "seed {seed}: {unit} never ran: {end:?}");
-    // The ID is this job's for as long as it is there.
+    // No other unit can get the ID while this job's unit is there.
     if end.is_some() {
         let again = three.near().ask(&job.request());
         assert!(again.contains("is in use") || again.contains("already"), "seed {seed}: {again}");
@@ -148,7 +148,7 @@ fn kill_amid_starts(three: &mut Three, seed: u64) -> (usize, usize, usize) {
     let said: Vec<Said> = std::thread::scope(|scope| {
         let start = |job: &Job| submit(&socket, &job.request(), &job.payload);
         let submitting: Vec<_> = jobs.iter().map(|job| scope.spawn(move || start(job))).collect();
-        // The fault: where it strikes is what the seed is for.
+        // The seed decides at which step the kill comes.
         std::thread::sleep(Duration::from_micros(after));
         three.nodes[victim].restart();
         submitting.into_iter().map(|job| job.join().unwrap()).collect()
@@ -160,7 +160,7 @@ fn kill_amid_starts(three: &mut Three, seed: u64) -> (usize, usize, usize) {
             (units(three, node) == 0).then_some(())
         });
     }
-    // Nothing runs later, when nobody knows of it any more.
+    // Nothing has run later, after the units were gone.
     for job in &jobs {
         assert!(job.runs() <= 1, "seed {seed}: {} ran {} times", job.unit, job.runs());
     }

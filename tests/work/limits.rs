@@ -54,6 +54,52 @@ async fn too_much_output_does_what_the_type_says() {
 }
 
 #[tokio::test]
+async fn stderr_is_kept_apart_under_the_same_bound_and_explains_a_failure() {
+    for bound in [None, Some(MaxStdout { bytes: 1000, when_full: WhenFull::Stop })] {
+        let limits = Limits { stderr_apart: true, max_stdout: bound, ..Limits::default() };
+        let engine = bounded(limits).await;
+        let registry = &engine.registry;
+        let stderr = async |id: &str| {
+            let mut stream = registry.stderr(id, 0, &me()).await.unwrap();
+            let mut all = Vec::new();
+            while let Some(chunk) = within(stream.next()).await.unwrap() {
+                all.extend_from_slice(&chunk);
+            }
+            String::from_utf8(all).unwrap()
+        };
+        let id = run(registry, "echo out; echo one >&2; printf '\\033[2Jtwo\\n' >&2; exit 3").await;
+        assert_eq!(collect(registry, &id, 0).await, b"out\n");
+        let report = finished(registry, &id).await;
+        assert_eq!(report.detail, "exit status 3 (its stderr ends: one / \u{fffd}[2Jtwo)");
+        assert_eq!((report.stdout_size, stderr(&id).await.as_str()), (4, "one\n\u{1b}[2Jtwo\n"));
+        let mode = std::fs::metadata(engine.dir(&id).join("stderr")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // A success says nothing of it, and it is there while the unit runs.
+        let id = run(registry, "echo warning >&2; read -r line; exit 0").await;
+        assert_eq!(finished(registry, &id).await.detail, "exit status 0");
+        assert_eq!(stderr(&id).await, "warning\n");
+        let long = run(registry, "seq 1000 >&2; echo out").await;
+        let report = finished(registry, &long).await;
+        let all = 3893;
+        match bound {
+            None => assert_eq!((report.detail.as_str(), stderr(&long).await.len()), ("exit status 0", all)),
+            Some(MaxStdout { bytes, .. }) => {
+                let over = all as u64 - bytes;
+                let told =
+                    format!("exit status 0 (the last {over} bytes of its stderr were discarded (maxstdout))");
+                assert_eq!((report.detail, stderr(&long).await.len() as u64), (told, bytes));
+            }
+        }
+        assert_eq!(collect(registry, &long, 0).await, b"out\n");
+    }
+    let engine = Engine::new().await;
+    let id = run(&engine.registry, "echo err >&2").await;
+    assert_eq!(collect(&engine.registry, &id, 0).await, b"err\n");
+    let refused = engine.registry.stderr(&id, 0, &me()).await.unwrap_err().to_string();
+    assert!(refused.contains("stderr: separate"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_unit_of_ours_may_have_a_lower_bound_than_its_type() {
     for (of_type, own, wanted) in [
         (None, 1000, "Killed: it wrote more than 1000 bytes (joboutput)"),
@@ -169,11 +215,11 @@ async fn environment_directory_and_user_are_those_of_the_type() {
     for (change, cause) in [
         (
             Limits { user: Some("no-such-user".into()), ..Limits::default() },
-            "there is no user no-such-user on this system: make that user, or correct `user` of the work type",
+            "there is no user no-such-user on this system: create that user, or correct `user` of the work type",
         ),
         (
             Limits { cwd: Some("/nonexistent".into()), ..Limits::default() },
-            "the working directory /nonexistent (cwd) is not there: make it, or correct the work type",
+            "the working directory /nonexistent (cwd) does not exist: create it, or correct the work type",
         ),
     ] {
         let engine = bounded(change).await;
@@ -266,7 +312,7 @@ async fn a_unit_with_limits_has_a_group_that_ends_with_it() {
     };
     let engine = bounded(Limits { pids: Some(500), ..Limits::default() }).await;
     let pids = engine.temp.path().join("pids");
-    // One in the command's own session, and one that left it and its parents.
+    // A process in the command's own session, and one that left the session and its parents.
     let script =
         format!("setsid sh -c 'sleep 1000 & echo $! >{0}'; echo $$ >>{0}; exec sleep 1000", pids.display());
     let both = || {

@@ -110,7 +110,7 @@ async fn output_is_followed_as_it_grows() {
 async fn cancel_leaves_no_process_behind() {
     let engine = Engine::with(|options| options.cancel_grace = Duration::from_millis(200)).await;
     let pids = engine.temp.path().join("pids");
-    // One that ignores SIGINT, one that left the session too, and orphans of both.
+    // A process that ignores SIGINT, another one that also left the session, and orphans of both.
     let stubborn = format!(
         "trap '' INT; echo $$ >>{0}; (sh -c 'echo $$ >>{0}; sleep 1000' &); sleep 1000",
         pids.display()
@@ -177,7 +177,7 @@ async fn written_pids(engine: &Engine, id: &str, count: usize) -> Vec<u32> {
 #[tokio::test]
 async fn a_command_that_is_killed_leaves_no_process() {
     let engine = Engine::new().await;
-    // One in the process group, one that left it, one that left the session, and all of them are stubborn.
+    // Three processes that ignore SIGTERM: one in the process group, one that left it, and one that left the session.
     let stubborn = "echo $$; trap \"\" TERM; while :; do sleep 1000; done";
     let rest =
         format!("(sh -c '{stubborn}' &); (setsid sh -c '{stubborn}' &); (setsid -f sh -c '{stubborn}');");
@@ -230,7 +230,7 @@ async fn containers_and_logins_of_a_unit_that_is_killed_are_removed() {
         format!("#!/bin/sh\n[ $1 = run ] && sleep 1000\necho \"$@\" >>{}\n", engine_log.display()),
         &podman,
     );
-    // The engine is looked for where the node's own programs are.
+    // The container engine is looked for in the PATH of the node.
     let shell = scratch.path().join("meshd.sh");
     let directory = scratch.path().display();
     script(
@@ -257,7 +257,7 @@ async fn containers_and_logins_of_a_unit_that_is_killed_are_removed() {
         let runner = runner_of(&running(&engine.registry, &id).await);
         kill(if is_runner_killed { runner } else { pids[0] });
         finished(&engine.registry, &id).await;
-        // In place of a killed runner this process looks for the engine, and has none.
+        // If the runner was killed, this process looks for the container engine, and has none.
         if !is_runner_killed {
             let removed = std::fs::read_to_string(&engine_log).unwrap();
             assert_eq!(removed.lines().last(), Some(format!("rm -f ansible_runner_{number}").as_str()));

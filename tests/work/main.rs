@@ -26,7 +26,6 @@ mod process;
 mod remote;
 mod restart;
 mod soak;
-mod steps;
 mod streaming_submit;
 mod three;
 mod turns;

@@ -1,10 +1,10 @@
-//! The controller of a node, as its units meet it: it lets payloads be sent, or not, and keeps the IDs that nodes give, or
-//! cannot. No job comes to it.
+//! A scripted controller for the units of a node. It can permit or refuse that payloads are sent, and can keep the IDs
+//! that nodes give or fail to. It gets no jobs.
 
 use std::sync::Arc;
 
 use meshd::work::UnitId;
-use meshd::work::jobs::{Act, JobExtra, JobIntake, JobRequest, JobUnit, Jobs};
+use meshd::work::jobs::{Act, JobController, JobExtra, JobIntake, JobRequest, JobUnit};
 use parking_lot::{Mutex, MutexGuard};
 
 #[derive(Clone, Default)]
@@ -12,18 +12,18 @@ pub(crate) struct Owner(Arc<Mutex<Told>>);
 
 #[derive(Default)]
 pub(crate) struct Told {
-    /// Payloads may be sent.
+    /// Whether payloads may be sent.
     pub(crate) may_send: bool,
     /// How often that was asked.
     pub(crate) asked: u32,
-    /// Its store is there.
+    /// Whether its store is there.
     pub(crate) keeps: bool,
     /// Units, and the IDs that their nodes gave them.
     pub(crate) kept: Vec<(String, String)>,
 }
 
 impl Owner {
-    /// Whose store is there, or not.
+    /// A controller whose store is there if `keeps`.
     pub(crate) fn new(keeps: bool) -> Self {
         Self(Arc::new(Mutex::new(Told { keeps, ..Told::default() })))
     }
@@ -33,7 +33,7 @@ impl Owner {
     }
 }
 
-impl Jobs for Owner {
+impl JobController for Owner {
     fn verifies_signatures(&self) -> bool {
         false
     }

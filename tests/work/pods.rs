@@ -1,5 +1,5 @@
-//! Units as pods: the daemon beside a scripted API server, from the submission to the release. What is decided about a
-//! unit is tested with its machine, and what travels with its driver.
+//! Units as pods: the daemon and a scripted API server, from the submission to the release. The tests of the state
+//! machine cover decisions, and those of the driver cover the requests.
 
 #[path = "../../src/pods/driver/tests/server.rs"]
 #[allow(dead_code, reason = "the tests of the driver use the rest")]
@@ -66,7 +66,7 @@ fn deletes(server: &Server) -> usize {
     server.change(|world| world.requests.iter().filter(|request| request.starts_with("DELETE")).count())
 }
 
-/// A unit of a work type, whose pod has ended; its ID, and the pod's name.
+/// Runs a unit of a work type until its pod has ended; returns its ID and the pod's name.
 async fn finished_unit(daemon: &Daemon, server: &Server, work_type: &str, params: Value) -> (String, String) {
     let (id, _) = daemon.submit(work_type, params, b"");
     let pod = pod_of(daemon, &id);
@@ -189,7 +189,8 @@ async fn a_follower_has_each_byte_before_the_kubelet_sends_the_next() {
     assert_eq!(rest, b"");
 }
 
-/// Row B16, over plain HTTP and over TLS: requests, and memory of a unit that runs, beside what all of them share.
+/// Row B16, over plain HTTP and over TLS: the requests and the memory of each running unit, without what all of them
+/// share.
 async fn many(server: Server, most_of_memory: u64) {
     const UNITS: usize = 500;
     let payload = bytes(70_000);
@@ -229,7 +230,7 @@ async fn many(server: Server, most_of_memory: u64) {
         assert!(world.pods.is_empty());
         let watches = world.requests.iter().filter(|request| request.contains("watch=true")).count();
         assert_eq!(watches, 1, "one for all");
-        // Two lists, of the sweep and before the watch, and the version.
+        // Three requests are not of units: two lists, by the sweep and before the watch, and the version.
         let of_units = world.requests.len() - watches - 3;
         assert!(of_units <= 6 * pods.len(), "{of_units}");
     });
@@ -246,7 +247,7 @@ async fn five_hundred_units_over_tls_need_little() {
     many(Server::start_tls().await, 128 * 1024).await;
 }
 
-/// A connection from that address to the place that a pod is to connect to.
+/// Connects from an address to where a pod is to connect.
 async fn connect(from: &str, pod: &Value) -> TcpStream {
     let env = pod["spec"]["containers"][0]["env"].as_array().unwrap();
     let value = |name: &str| env.iter().find(|var| var["name"] == name).unwrap()["value"].as_str().unwrap();
@@ -256,7 +257,7 @@ async fn connect(from: &str, pod: &Value) -> TcpStream {
     socket.connect(to.parse().unwrap()).await.unwrap()
 }
 
-/// Everything that comes over a connection.
+/// Reads everything that comes over a connection.
 async fn all(connection: &mut (impl tokio::io::AsyncRead + Unpin)) -> Vec<u8> {
     let mut got = Vec::new();
     let read = tokio::time::timeout(LIMIT, connection.read_to_end(&mut got)).await.expect("it never ends");
@@ -275,7 +276,7 @@ async fn with_tcp_only_the_pod_itself_is_served_and_a_restart_is_not_survived() 
         let name = pod_of(daemon, &id);
         server.until("the pod", |world| world.pods.contains_key(&name)).await;
         let pod = server.change(|world| world.pods[&name].clone());
-        // Whose connection this is, nobody knows yet.
+        // The daemon cannot know yet whose connection this is.
         let mut early = connect("127.0.0.2", &pod).await;
         server.change(|world| {
             let status = json!({
@@ -335,12 +336,12 @@ async fn the_environment_bounds_the_requests() {
     finished_unit(&daemon, &server, "kube", json!({})).await;
     let requests = server.change(|world| world.requests.len());
     assert!(requests >= 6, "{requests}");
-    // The sweep has a client of its own if it comes before the unit.
+    // The sweep has its own client, and so its own rate, if it comes before the unit.
     assert!(begun.elapsed() >= Duration::from_millis(100) * (requests as u32 - 2), "{requests} requests");
-    assert_eq!(daemon.log().matches("RECEPTOR_KUBE_SUPPORT_RECONNECT=disabled changes nothing").count(), 1);
+    assert_eq!(daemon.log().matches("RECEPTOR_KUBE_SUPPORT_RECONNECT=disabled has no effect").count(), 1);
     drop(daemon);
 
-    // The node's own settings count before the environment's.
+    // The node's own settings override the environment.
     let kube = json!({"worktype": "kube", "image": "i", "namespace": "ns"});
     let settings = json!({"ReceptorKubeClientsetRateLimiter": "never"});
     write(temp.path(), settings, json!([{"work-kubernetes": kube}]));
@@ -379,7 +380,7 @@ async fn check_tries_the_credential_its_rights_the_servers_version_and_the_pod_f
 
     server.change(|world| world.token = "another");
     configure(temp.path(), &server, json!({}));
-    assert!(check().await.1.contains("the API server cannot be asked: Unauthorized"));
+    assert!(check().await.1.contains("cannot ask the API server: Unauthorized"));
     std::fs::write(temp.path().join("kubeconfig"), "{").unwrap();
     assert!(check().await.1.contains("kubeconfig is not valid YAML: see line 1"));
     assert!(server.change(|world| world.pods.is_empty()));
@@ -417,7 +418,7 @@ async fn in_a_cluster_token_and_authority_are_read_again_as_they_change() {
     server.run(&pod);
     server.print(&pod, 0..1);
     daemon.until(&id, |status| status["StdoutSize"] == 7);
-    // The old ones count no more, and the unit needs new connections.
+    // The old token and certificate are no longer valid, and the unit needs new connections.
     put("token", "hunter3");
     put("ca.crt", &server.renew_certificate());
     server.change(|world| world.token = "hunter3");

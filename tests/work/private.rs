@@ -1,4 +1,4 @@
-//! What a unit keeps from others on its node: its private directory, and its payload.
+//! The things that a unit keeps from others on its node: its private directory and its payload.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ async fn what_ended_while_no_daemon_ran_leaves_nothing() {
     let Engine { registry, temp } = engine;
     drop(registry);
     signal(report.extra_data["Pid"].as_u64().unwrap() as u32, Signal::KILL);
-    // Of a unit that is unknown by now.
+    // The directory of a unit that is unknown by now.
     std::fs::create_dir(temp.path().join("data/n1/.run/unknown1")).unwrap();
     let registry = open(options(temp.path().join("data"), "n1")).await;
     assert_eq!(finished(&registry, &id).await.state, State::Failed);

@@ -380,7 +380,7 @@ async fn no_more_output_is_taken_than_a_unit_may_print_and_it_is_ended_there() {
         let there = pair.far_id(&id).await;
         let file = pair.temp.path().join("near/n1").join(&id).join("stdout");
         if restarts {
-            // It is known from the first byte on, whoever follows the unit.
+            // The bound is stored from the first byte on, so it also holds for the next daemon that follows the unit.
             pair = pair.restart_near().await;
             pair.mesh.set("n2", pair.far.clone());
         }
@@ -536,7 +536,7 @@ async fn a_submission_of_a_child_that_comes_after_its_release_is_refused() {
     let sender =
         || Caller { origin: Origin::Mesh { node: node("n1").hash(), certified: false }, ..Caller::default() };
     for _ in 0..2 {
-        // What never had its payload has not run.
+        // A unit that never got its whole payload has not run, so it may be submitted again.
         let submission = pair.far.submit(asked(unit), sender()).await.unwrap();
         submission.discard("its connection broke".into()).await;
     }
@@ -564,7 +564,7 @@ fn asked(unit: &str) -> SubmitRequest {
     SubmitRequest { unit_id: Some(unit.to_owned()), ..request("localhost", "sh", "true") }
 }
 
-/// What a node answers to a submission of a unit that it does not run any more, or ever.
+/// The error of a node for a submission of a unit that it will not run any more, or ever.
 async fn refusal(registry: &Registry, unit: &str) -> WorkError {
     registry.submit(asked(unit), me()).await.map(drop).unwrap_err()
 }
@@ -654,7 +654,7 @@ async fn a_child_that_waits_there_for_its_payload_is_followed_after_a_restart() 
     assert_eq!(end_of(&children, unit).await.0, ChildEnd::Succeeded);
 }
 
-/// Waits until a child says this.
+/// Waits until the Detail of a child is as given.
 async fn detailed(children: &RegistryChildren, unit: &str, detail: &str) {
     eventually(detail, || children.detail(unit).is_some_and(|now| now == detail)).await;
 }

@@ -88,7 +88,7 @@ async fn a_final_status_written_while_no_daemon_ran_counts() {
     let end = r#"{"State":2,"Detail":"exit status 0","StdoutSize":4,"WorkType":"sh","ExtraData":null}"#;
     for (id, boot, output, end) in [
         ("heard000", boot, "four", end),
-        // Only what a power loss left complete is accepted.
+        // After a power loss, only complete files are accepted.
         ("power000", "another", "four", end),
         ("short000", "another", "fo", end),
         ("torn0000", boot, "four", &end[..end.len() / 2]),
@@ -102,7 +102,7 @@ async fn a_final_status_written_while_no_daemon_ran_counts() {
         left_behind(&engine, id, boot, output, end);
     }
     let mut engine = engine.restart().await;
-    // What was accepted once stays so.
+    // A unit that was accepted once stays accepted.
     for _ in 0..2 {
         for (id, state) in [
             ("heard000", State::Succeeded),
@@ -187,7 +187,7 @@ async fn a_unit_that_was_disclaimed_is_refused_over_restarts() {
     let asked = |unit: &str| SubmitRequest { unit_id: Some(unit.to_owned()), ..request("n1", "sh", "true") };
     let stranger = Caller::default();
     for (unit, work_type, why) in [
-        ("n1abcdefgh", "sh", "work disclaim is for the units of jobs, and n1abcdefgh is none"),
+        ("n1abcdefgh", "sh", "work disclaim is only for the units of jobs, and n1abcdefgh is not one"),
         (
             "c000000abn/",
             "sh",
@@ -205,7 +205,7 @@ async fn a_unit_that_was_disclaimed_is_refused_over_restarts() {
     for _ in 0..2 {
         assert_eq!(engine.registry.disclaim(unit, "sh", &stranger).await.unwrap(), None);
     }
-    // What was here has run, however long ago: whoever asked for the promise must not run it elsewhere.
+    // A unit that was here has run, however long ago, so the caller who got the promise must not run it elsewhere.
     let gone = "c000000abn7a1r00000003";
     run_as(&engine.registry, asked(gone), b"").await;
     engine.registry.release(gone, false, &me()).await.unwrap();

@@ -19,7 +19,7 @@ fn held() -> (usize, usize, usize, u64) {
     (descriptors.len(), field("Threads:") as usize, watches, field("VmRSS:"))
 }
 
-/// In its own process, as other tests would be counted too.
+/// In its own process, because other tests would be counted too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: counts what the whole process holds: run alone with --ignored --exact soak::nothing_grows"]
 async fn nothing_grows() {

@@ -1,7 +1,5 @@
-//! Three daemons as processes, `near`, `hop` and `far`, of which only the hop has links: near submits, far runs. Owns their
-//! configurations; what is asked of them is `daemon`'s business.
-
-use std::process::{Command, Output};
+//! Three daemons as processes, `near`, `hop` and `far`, linked only through the hop: near submits, far runs. Owns their
+//! configurations; `daemon` sends them requests.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -65,7 +63,7 @@ impl Three {
         }
     }
 
-    /// What near is asked to have far run.
+    /// The request to near that lets far run a script.
     pub(crate) fn request(unit: &str, script: &str) -> String {
         let params = shlex::try_quote(script).unwrap().into_owned();
         let request = json!({
@@ -73,11 +71,5 @@ impl Three {
             "workUnitID": unit,
         });
         request.to_string()
-    }
-
-    pub(crate) fn meshctl(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_meshctl"));
-        command.env_clear().arg("--socket").arg(self.temp.path().join("near/s")).args(args);
-        command.output().unwrap()
     }
 }

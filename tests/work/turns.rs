@@ -21,8 +21,9 @@ use crate::harness::*;
 use crate::inherited_pods::end_of;
 use crate::remote::{Pair, child, sh, starts};
 
-/// Counts the turns that a dialer waits for, one after the other, on all of its connections: what comes back on one takes
-/// a turn more than had been taken when the last byte was sent on it. May hold back what takes more than it allows.
+/// Counts the turns that a dialer waits for, one after the other, on all of its connections. An answer on a connection
+/// takes one turn more than had been taken when the last byte was sent on it. Can hold back answers that take more
+/// turns than it allows.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<TurnsTaken>,
@@ -37,21 +38,21 @@ struct TurnsTaken {
 }
 
 impl Turns {
-    /// Allows so many from here on.
+    /// Allows so many turns from here on.
     pub(crate) fn allow(&self, more: u32) {
         let mut state = self.state.lock().unwrap();
         state.most = Some(state.taken + more);
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Allows any number.
+    /// Allows any number of turns.
     pub(crate) fn allow_all(&self) {
         let mut state = self.state.lock().unwrap();
         state.most = None;
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Completes once something waits for one that is not allowed.
+    /// Completes once an answer waits for a turn that is not allowed.
     pub(crate) async fn held(&self) {
         self.held.notified().await;
     }
@@ -137,7 +138,7 @@ impl AsyncWrite for Strict {
     }
 }
 
-/// The turns of a row of the table in docs/performance.md.
+/// The number of turns in a row of the table in docs/performance.md.
 fn row(name: &str) -> u32 {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -145,7 +146,7 @@ fn row(name: &str) -> u32 {
     row.trim_end_matches(" |").parse().unwrap()
 }
 
-/// Checks that something takes exactly so many turns.
+/// Checks that a future takes exactly so many turns.
 async fn takes<T: Send + 'static>(
     pair: &Pair,
     turns: u32,
@@ -155,7 +156,8 @@ async fn takes<T: Send + 'static>(
     counted.allow(turns - 1);
     let done = tokio::spawn(what);
     within(counted.held()).await;
-    // All that is sent at first is there: what follows a greeting that comes amid it would be answered a turn later.
+    // Waits until everything that is sent at first has arrived. If the greeting came in the middle, bytes sent after it
+    // would be answered a turn later.
     let is_sent = |report: &UnitReport| report.state != State::Pending;
     within(async {
         while turns == 1 && !pair.far.list(None).await.unwrap().values().any(is_sent) {
@@ -224,7 +226,7 @@ async fn fifty_at_once_wait_for_nothing_but_one_turn() {
             })
         })
         .collect();
-    // All of them are there, and have run, before anything has come back.
+    // All units are on the far node and have run before any answer has come back.
     within(async {
         let has_run = |report: &UnitReport| report.stdout_size == 60_000;
         while pair.far.list(None).await.unwrap().values().filter(|report| has_run(report)).count() < 50 {
@@ -277,7 +279,7 @@ async fn a_promise_takes_as_many_turns_as_the_table_says() {
     assert!(matches!(takes(&pair, turns, end).await, ChildNews::Ended { end: ChildEnd::Unknown, .. }));
 }
 
-/// What AWX does for a job, over control sockets and with signatures.
+/// The commands of AWX for a job, over control sockets and with signatures.
 const AWX: &str = "AWX's `status`, `work submit`, `work results`, `work status`, `work release`";
 const MESHCTL: &str = "`meshctl work submit --follow --rm`";
 
@@ -286,7 +288,7 @@ async fn awx_and_a_shell_take_as_many_turns_as_the_table_says() {
     let (job, release) = (row("`work submit`, until the end of its output"), row("`work release`"));
     for (name, sign_work) in [(AWX, true), (MESHCTL, false)] {
         let pair = signing().await;
-        // What is asked for first, and in between, is answered here.
+        // This node answers the questions before and between the commands itself, without a turn.
         pair.mesh.turns().allow(0);
         within(pair.near.list(None)).await.unwrap();
         let near = pair.near.clone();
@@ -325,7 +327,7 @@ async fn a_job_of_the_controller_takes_as_many_turns_as_the_table_says() {
     let (first, _reads) = takes(&pair, turns, place).await;
     assert!(matches!(first, ChildNews::Accepted));
     eventually("it runs", || children.detail(unit).is_some_and(|now| now.starts_with("Running"))).await;
-    // How it stands is asked here.
+    // This node answers for the state itself, without a turn.
     pair.mesh.turns().allow(0);
     assert!(children.detail(unit).is_some_and(|detail| detail.starts_with("Running")));
     let cancelling = children.clone();

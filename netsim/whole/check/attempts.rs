@@ -1,4 +1,5 @@
-//! What is tried for a job: how often, one after the other, and never once it is over. A plain unit is its own only attempt.
+//! The attempts of a job: how many, one after the other, and none after the job's end. A plain unit is its own only
+//! attempt.
 
 use std::time::Duration;
 
@@ -6,18 +7,16 @@ use super::story::{Attempt, Run, Story};
 use crate::command::history::Note;
 use crate::command::jobs::Kind;
 
-/// Nothing has run in an attempt that ended so, and it counts as no retry.
+/// Outcomes of attempts in which nothing ran; these do not count as retries.
 const IDLE: [&str; 2] = ["not_accepted", "quota"];
-/// What the jobs here are tried again after.
+/// Outcomes after which these jobs are tried again.
 const RETRIED: [&str; 2] = ["lost", "error"];
 
 pub(super) fn check(story: &Story<'_>) -> Vec<String> {
     let (runs, attempts) = (&story.runs, story.attempts());
     let mut missed = Vec::new();
-    for (at, run) in runs.iter().enumerate() {
-        if let Some(earlier) = runs[..at].iter().find(|earlier| earlier.unit == run.unit) {
-            missed.push(format!("one attempt ran twice: {earlier:?} {run:?}"));
-        }
+    missed.extend(check_once(story));
+    for run in runs {
         if story.row.is_some() && !attempts.iter().any(|attempt| attempt.unit == run.unit) {
             missed.push(format!("it ran as what is no attempt of it: {run:?}"));
         }
@@ -28,7 +27,22 @@ pub(super) fn check(story: &Story<'_>) -> Vec<String> {
     missed
 }
 
-/// A job is tried as often as its header says, and not less.
+/// An attempt runs once, unless a node has lost what it knew of the attempt.
+pub(super) fn check_once(story: &Story<'_>) -> Vec<String> {
+    let (runs, robbed) = (&story.runs, story.robbed());
+    let mut missed = Vec::new();
+    for (at, run) in runs.iter().enumerate() {
+        let is_again = |earlier: &&Run| {
+            earlier.unit == run.unit && !robbed.iter().any(|at| (earlier.from..=run.from).contains(at))
+        };
+        if let Some(earlier) = runs[..at].iter().find(is_again) {
+            missed.push(format!("one attempt ran twice: {earlier:?} {run:?}"));
+        }
+    }
+    missed
+}
+
+/// A job is tried as often as its header says.
 fn check_count(story: &Story<'_>, attempts: &[Attempt<'_>]) -> Option<String> {
     let most = story.placed().map_or(1, |placed| placed.retries + 1);
     if story.runs.len() > most {
@@ -46,7 +60,8 @@ fn check_count(story: &Story<'_>, attempts: &[Attempt<'_>]) -> Option<String> {
     None
 }
 
-/// An attempt is placed after one that failed, and once that does not run any more; if it may run unconfirmed, before that.
+/// An attempt is placed only after a failed one that does not run any more; a job that may run unconfirmed need not
+/// wait for its end.
 fn check_sequence(story: &Story<'_>, attempts: &[Attempt<'_>]) -> Vec<String> {
     let mut missed = Vec::new();
     for (former, next) in attempts.iter().zip(attempts.iter().skip(1)) {
@@ -64,11 +79,11 @@ fn check_sequence(story: &Story<'_>, attempts: &[Attempt<'_>]) -> Vec<String> {
     missed
 }
 
-/// The times of a row are cut to these.
+/// The precision of the times in a row.
 const MILLI: Duration = Duration::from_millis(1);
 
-/// After its end, and after a client was told that it is cancelled, no attempt is placed. One that was placed before may be
-/// under way to its node, and so may what a client submits to another node.
+/// No attempt is placed after the job's end, or after a client was told that the job is cancelled. An attempt that was
+/// placed before may still start, and so may a unit that was submitted for another node.
 fn check_over(story: &Story<'_>, attempts: &[Attempt<'_>]) -> Vec<String> {
     let over = story.notes.iter().find(|(_, note)| match note {
         Note::Cancelled { .. } => true,

@@ -1,12 +1,13 @@
-//! No node has more to do than it can: the jobs that run at once take no more than there is of it, of the group that they
-//! were placed through, and of their controller. A controller knows its own jobs alone.
+//! Capacity: jobs that run at once take no more than their node, the group that they were placed through, and their
+//! controller have. A controller knows only its own jobs.
 //!
-//! What a job takes of a group and of its controller is free once it was given up. What it takes of a node is not.
+//! When an attempt is given up, the capacity of its group and controller is free, but that of its node is not.
 
 use std::collections::BTreeMap;
 
 use super::story::{Run, Story};
-use crate::command::jobs::{NARROW_FORKS, NARROW_JOBS, Placed};
+use crate::command::groups::{Group, NARROW_FORKS, NARROW_JOBS, PODS_JOBS};
+use crate::command::jobs::Placed;
 use crate::command::runner::CAPACITY;
 
 /// A job that runs: its name, what a controller knows of it, and its process.
@@ -19,7 +20,9 @@ pub(super) fn check(stories: &[Story<'_>]) -> Vec<String> {
         let (Some(placed), by) = (story.placed(), story.job.submitted_by.as_str()) else { continue };
         for run in &story.runs {
             let running = (story.job.tag.as_str(), placed, run);
-            of_node.entry((by, &run.node)).or_default().push(running);
+            if placed.group != Group::Pods {
+                of_node.entry((by, &run.node)).or_default().push(running);
+            }
             if story.is_certain() {
                 of_controller.entry(by).or_default().push(running);
             }
@@ -28,16 +31,19 @@ pub(super) fn check(stories: &[Story<'_>]) -> Vec<String> {
     let mut missed = Vec::new();
     for ((_, node), all) in &of_node {
         missed.extend(too_much(all, node, |jobs| {
-            // One that is larger than any node has one for itself.
+            // A job that is larger than any node gets a node for itself.
             jobs.len() > 1 && impact(jobs) > CAPACITY
         }));
     }
     for (by, all) in &of_controller {
         missed.extend(too_much(all, by, |jobs| jobs.len() as u64 > CAPACITY));
-        let narrow: Vec<Running<'_>> =
-            all.iter().copied().filter(|(_, placed, _)| placed.is_narrow).collect();
-        let is_over = |jobs: &[Running<'_>]| jobs.len() > NARROW_JOBS || impact(jobs) > NARROW_FORKS;
-        missed.extend(too_much(&narrow, "the group", is_over));
+        let of = |group: Group| -> Vec<Running<'_>> {
+            all.iter().copied().filter(|(_, placed, _)| placed.group == group).collect()
+        };
+        missed.extend(too_much(&of(Group::Narrow), "the group", |jobs| {
+            jobs.len() > NARROW_JOBS || impact(jobs) > NARROW_FORKS
+        }));
+        missed.extend(too_much(&of(Group::Pods), "the group of pods", |jobs| jobs.len() > PODS_JOBS));
     }
     missed
 }
@@ -46,7 +52,7 @@ fn impact(jobs: &[Running<'_>]) -> u64 {
     jobs.iter().map(|(_, placed, _)| placed.impact()).sum()
 }
 
-/// The first moment at which what runs is too much. It grows with starts alone.
+/// The first moment at which too much runs. Only starts are checked, because only they increase the load.
 fn too_much(all: &[Running<'_>], of: &str, is_over: impl Fn(&[Running<'_>]) -> bool) -> Option<String> {
     all.iter().find_map(|(_, _, started)| {
         let at = started.from;

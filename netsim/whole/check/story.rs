@@ -1,4 +1,4 @@
-//! What happened to one job: its notes, its processes, and what its controller says of its attempts.
+//! What happened to one job: its notes, its processes, and its attempts by its controller's row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use meshd_machine as machine;
 use serde_json::Value;
 
+use crate::command::groups::Group;
 use crate::command::history::Note;
 use crate::command::jobs::{Job, Kind, Placed};
 
@@ -14,7 +15,7 @@ pub(super) struct Story<'a> {
     pub(super) job: &'a Job,
     pub(super) notes: Vec<(Duration, &'a Note)>,
     pub(super) runs: Vec<Run>,
-    /// What its controller has of it, if that was asked for it.
+    /// The controller's row of the job, if a client has read it.
     pub(super) row: Option<&'a Value>,
 }
 
@@ -26,11 +27,11 @@ pub(super) struct Run {
     pub(super) unit: String,
     pub(super) from: Duration,
     pub(super) to: Option<Duration>,
-    /// It came to its end.
+    /// It wrote everything and ended by itself.
     pub(super) whole: bool,
 }
 
-/// An attempt, by the row.
+/// An attempt, as the controller's row shows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt<'a> {
     pub(super) number: u64,
@@ -67,7 +68,9 @@ pub(super) fn tell<'a>(notes: &'a [(Duration, Note)], jobs: &'a [Job]) -> Vec<St
         let row = notes
             .iter()
             .find_map(|(_, note)| if let Note::Row { row, .. } = note { Some(row) } else { None });
-        Story { job, runs: runs_of(&notes), notes, row }
+        let mut story = Story { job, runs: runs_of(&notes), notes, row };
+        story.end_deleted_pods();
+        story
     };
     jobs.iter().map(story).collect()
 }
@@ -123,7 +126,20 @@ impl Run {
 }
 
 impl<'a> Story<'a> {
-    /// What its controller knows of it, if it has one.
+    /// Ends each run of a pod with its attempt, because a worker that outlives its attempt is about to be deleted.
+    fn end_deleted_pods(&mut self) {
+        if self.placed().is_none_or(|placed| placed.group != Group::Pods) {
+            return;
+        }
+        let ends: Vec<_> =
+            self.attempts().iter().filter_map(|attempt| Some((attempt.unit, attempt.ended?))).collect();
+        for run in &mut self.runs {
+            let end = ends.iter().find(|(unit, _)| *unit == run.unit).map(|(_, ended)| *ended);
+            run.to = run.to.into_iter().chain(end).min();
+        }
+    }
+
+    /// What the job's controller knows, if the job has a controller.
     pub(super) fn placed(&self) -> Option<&'a Placed> {
         match &self.job.kind {
             Kind::Placed(placed) => Some(placed),
@@ -131,13 +147,14 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// A time in its row, in the time of the run. A store reads its host's clock when it is opened, and no node starts
-    /// while that is wrong.
+    /// A time of the row, as time of the run. It is right because a store reads its host's clock when it is opened, and
+    /// no node starts while its clock is wrong.
     pub(super) fn time(&self, of: &str) -> Option<Duration> {
         self.row.and_then(|row| time(&row[of]))
     }
 
-    /// The first ones may be forgotten if nothing ran in them. One from before the run was placed by a wrong clock.
+    /// The attempts in the row. The first may be missing if nothing ran in them. An attempt that is older than the run
+    /// was placed by a wrong clock, and is left out.
     pub(super) fn attempts(&self) -> Vec<Attempt<'a>> {
         let of_row = self.row.and_then(|row| row["attempts"].as_array());
         let attempt = |value: &'a Value| {
@@ -152,13 +169,14 @@ impl<'a> Story<'a> {
         of_row.into_iter().flatten().filter_map(attempt).collect()
     }
 
-    /// When nodes that it concerns have lost what they had promised to keep.
+    /// When nodes that this job concerns have lost what they had promised to keep.
     pub(super) fn robbed(&self) -> Vec<Duration> {
         let notes = self.notes.iter().filter(|(_, note)| matches!(note, Note::Robbed { .. }));
         notes.map(|(at, _)| *at).collect()
     }
 
-    /// Whether none of its attempts was given up while it may have run: then what it keeps from others is free.
+    /// Whether the job has ended and no attempt was given up while it might run: a given-up attempt frees what it held
+    /// from other jobs.
     pub(super) fn is_certain(&self) -> bool {
         let Some(finished) = self.time("finished") else { return false };
         let is_over = |attempt: &Attempt<'_>| {

@@ -1,22 +1,25 @@
-//! What readers of a unit's output get.
+//! Checks what readers of a unit's output get.
+
+use std::time::Duration;
 
 use super::story::{Run, Story};
 use crate::command::history::{Note, Text, digest};
 use crate::command::jobs::{Job, Kind};
 
-pub(super) fn check(story: &Story<'_>) -> Vec<String> {
+/// Readers that have begun before `from` are not looked at.
+pub(super) fn check(story: &Story<'_>, from: Duration) -> Vec<String> {
     let mut missed = Vec::new();
     let (mut last, mut read): (_, Option<&Text>) = (None, None);
     for (_, note) in &story.notes {
         match note {
             Note::Seen { state, size, .. } => last = Some((*state, *size)),
-            Note::Read { text, .. } => {
-                // Of a job that has failed a power loss may have taken what was not flushed, and its controller has added a
-                // line that says why it failed.
+            Note::Read { text, since, .. } if *since >= from => {
+                // If a job has failed, a power loss may have taken unflushed output, and its controller has added a
+                // line with the reason.
                 let has_failed = last.is_some_and(|(state, _)| state > 2);
                 let is_less =
                     |before: &Text| has_failed && (story.placed().is_some() || before.0.starts_with(&text.0));
-                // What a lost attempt had written may be flushed nowhere when the control node loses its power.
+                // The output of a lost attempt may be unflushed when the control node loses its power.
                 let is_lost = story.row.is_some() && !story.is_certain();
                 if let Some(before) = read.filter(|before| *before != text && !is_lost && !is_less(before)) {
                     missed.push(format!("readers got different texts: {before:?} and {text:?}"));
@@ -32,7 +35,7 @@ pub(super) fn check(story: &Story<'_>) -> Vec<String> {
     missed
 }
 
-/// A command reads all that its client had to send; with less, nothing starts.
+/// A command reads all that its client sends; it does not start with less.
 pub(super) fn check_payload(story: &Story<'_>) -> Option<String> {
     let sent = digest(story.job.payload().as_bytes());
     let is_other = |note: &Note| matches!(note, Note::Started { payload, .. } if *payload != sent);
@@ -40,7 +43,7 @@ pub(super) fn check_payload(story: &Story<'_>) -> Option<String> {
     Some(format!("it has read something else than its client sends, at {at:?}: {note:?}"))
 }
 
-/// What a reader has got of a job that has ended. The attempts of a controller's job follow each other in it.
+/// Checks the text that a reader has got of a job that has ended. In a controller's job the attempts follow each other.
 fn check_last(story: &Story<'_>, (state, size): (u64, u64), Text(text): &Text) -> Option<String> {
     let (job, runs) = (story.job, &story.runs);
     let is_whole = |run: &Run| run.whole && job.output(run.pid).is(text);
@@ -64,10 +67,11 @@ fn check_last(story: &Story<'_>, (state, size): (u64, u64), Text(text): &Text) -
     }
 }
 
-/// What a controller adds to the output of an attempt that came to no end.
+/// What a controller adds to the output of an unfinished attempt.
 const ADDED: &[u8] = b"{\"eof\": true}\n";
 
-/// Whether a text ends with all that this run wrote, or of one that was killed or given up with what tells how it ended.
+/// Whether a text ends with all that this run wrote. For a run that was killed or given up, its output up to the
+/// playbook's status is enough.
 fn ends_with(text: &[u8], job: &Job, run: &Run, is_lost: bool) -> bool {
     let output = job.output(run.pid);
     let ends_with = |text: &[u8], length: usize| {

@@ -1,4 +1,4 @@
-//! What concerns jobs with each other: words that one job at a time holds, and jobs that others need.
+//! Checks jobs against each other: words that one job at a time may hold, and jobs that other jobs need.
 
 use super::story::Story;
 
@@ -10,7 +10,7 @@ pub(super) fn check(stories: &[Story<'_>]) -> Vec<String> {
     [check_words(stories), needs].concat()
 }
 
-/// Needs are met before a job runs.
+/// The needed job has succeeded before the job runs.
 fn check_need(story: &Story<'_>, stories: &[Story<'_>]) -> Option<String> {
     let tag = &story.placed()?.need()?.tag;
     let first = story.runs.iter().map(|run| run.from).min()?;

@@ -1,19 +1,17 @@
-//! What stands for PostgreSQL: a server on a host of its own that speaks the protocol on the simulated TCP, and what can happen
-//! to it. `wire`: the protocol's messages; `session`: a connection; `tables`: transactions and what a standby has of them, on
-//! SQLite. It answers to what the product asks, and to nothing else.
+//! A simulated PostgreSQL: a server on a host of its own that speaks the protocol over the simulated TCP, and its
+//! faults. `wire`: the protocol's messages; `session`: a connection; `tables`: transactions and a standby's share of
+//! them, on SQLite. It answers only the statements of the product.
 //!
-//! As with PostgreSQL at READ COMMITTED, each statement sees all that was committed before it. Locks are coarser: whoever
-//! writes, or locks a row, keeps all others from doing so until the end of its transaction.
+//! As with PostgreSQL at READ COMMITTED, each statement sees all that was committed before it. Locks are coarser: a
+//! transaction that writes or locks a row keeps all others from doing so until it ends.
 
 mod session;
 mod tables;
 mod wire;
 
-use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use meshd_machine::{self as machine, Host};
@@ -21,77 +19,58 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::stand_in::StandIn;
 use tables::Tables;
 
 const PORT: u16 = 5432;
-/// So many transactions a standby may be behind.
+/// Most transactions that a standby may lack.
 pub(super) const BEHIND: usize = 64;
 
 /// A server, which lives until it is dropped.
 pub(super) struct Postgres {
-    host: Host,
     dir: PathBuf,
-    orders: RefCell<Option<mpsc::UnboundedSender<Order>>>,
-    thread: RefCell<Option<JoinHandle<()>>>,
+    thread: StandIn<Order>,
 }
 
-/// What happens to it.
+/// What the test makes happen to the server.
 enum Order {
-    /// All connections break, and nobody listens for so long. What was committed stays.
+    /// All connections break, and nobody listens for this time. Committed transactions stay.
     Restart(Duration),
-    /// The same; and a standby takes over that has not got so many of the last transactions. Answers since when they were lost.
+    /// The same, and then a standby takes over that lacks this many of the last transactions. Answers with the time
+    /// since which transactions are lost.
     FailOver(Duration, usize, oneshot::Sender<Option<Duration>>),
 }
 
 impl Postgres {
-    /// Starts one whose files are in this directory.
+    /// Starts a server with its files in this directory.
     pub(super) fn start(host: Host, dir: PathBuf) -> Self {
-        let (orders, given) = mpsc::unbounded_channel();
         let files = dir.clone();
-        let serve = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            tokio::task::LocalSet::new().block_on(&runtime, serve(files, given));
-        };
-        let builder = std::thread::Builder::new().name("postgres".to_owned());
-        let thread = machine::on_host(host, || builder.spawn(serve)).unwrap();
-        Self { host, dir, orders: RefCell::new(Some(orders)), thread: RefCell::new(Some(thread)) }
+        let thread = StandIn::start("postgres", host, move |orders| serve(files, orders));
+        Self { dir, thread }
     }
 
-    /// What a controller has as its store.
+    /// The store's URL in a controller's settings.
     pub(super) fn url(host: Host) -> String {
         format!("postgresql://meshd@{}:{PORT}/meshd?sslmode=disable", machine::address_of(host))
     }
 
     pub(super) fn restart(&self, away: Duration) {
-        self.order(Order::Restart(away));
+        self.thread.order(Order::Restart(away));
     }
 
-    /// Returns since when transactions were lost, if any were, once the standby has taken over.
+    /// Returns once the standby has taken over, with the time since which transactions are lost, if any.
     pub(super) async fn fail_over(&self, away: Duration, lost: usize) -> Option<Duration> {
-        let (answer, answered) = oneshot::channel();
-        self.order(Order::FailOver(away, lost, answer));
-        answered.await.unwrap()
+        self.thread.ask(|answer| Order::FailOver(away, lost, answer)).await
     }
 
-    fn order(&self, order: Order) {
-        let _gone = self.orders.borrow().as_ref().map(|orders| orders.send(order));
-    }
-
-    /// The file of what it has committed.
+    /// The file with all committed data.
     pub(super) fn file(&self) -> PathBuf {
         Tables::newest(&self.dir)
     }
 
-    /// Ends it, and waits until nothing of it is left.
+    /// Ends the server, and waits until it has ended.
     pub(super) async fn end(&self) {
-        self.orders.take();
-        while machine::threads_of(self.host) > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let thread = self.thread.take();
-        if let Some(thread) = thread {
-            thread.join().unwrap();
-        }
+        self.thread.end().await;
     }
 }
 

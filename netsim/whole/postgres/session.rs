@@ -1,5 +1,5 @@
-//! A connection: statements and where its transaction stands. It ends with its client, or when that says nothing within a
-//! transaction for too long.
+//! A connection: its statements and the state of its transaction. It ends when its client leaves, or sends nothing
+//! within a transaction for too long.
 
 use std::io;
 use std::rc::Rc;
@@ -18,14 +18,14 @@ const IDLE_WITHIN: Duration = Duration::from_secs(10);
 
 struct Session {
     tables: Rc<Tables>,
-    /// What was begun, and whether a statement of it has failed.
+    /// The open transaction, and whether one of its statements has failed.
     transaction: Option<(Transaction, bool)>,
-    /// What is told with the commit: channel and payload.
+    /// Notifications to send at the commit: channel and payload.
     notes: Vec<(String, String)>,
     heard: Option<broadcast::Receiver<(String, String)>>,
 }
 
-/// Serves a client until it goes.
+/// Serves a client until it leaves.
 pub(super) async fn serve(mut stream: TcpStream, tables: Rc<Tables>) {
     let session = Session { tables, transaction: None, notes: Vec::new(), heard: None };
     let _gone = session.run(&mut stream).await;
@@ -42,7 +42,7 @@ impl Session {
             into.write_all(&answer.0).await?;
             answer = Answer::default();
             if self.transaction.is_none() && self.heard.is_some() {
-                // Within a message nothing else may be waited for.
+                // Once a message has begun it is read completely, because a cancelled read would lose part of it.
                 tokio::select! {
                     ready = from.readable() => ready?,
                     (channel, payload) = heard(&mut self.heard) => {
@@ -75,7 +75,7 @@ impl Session {
                     answer.ready(self.status());
                 }
                 Asked::Simple(text) => {
-                    // No text of the product's has a semicolon within a statement.
+                    // A plain split is enough, because no statement of the product contains a semicolon.
                     for statement in text.split(';').map(str::trim).filter(|statement| !statement.is_empty())
                     {
                         match self.statement(statement, &[]).await {
@@ -154,7 +154,7 @@ async fn heard(by: &mut Option<broadcast::Receiver<(String, String)>>) -> (Strin
         match by {
             Some(heard) => match heard.recv().await {
                 Ok(note) => return note,
-                // Whoever is late looks again for another reason.
+                // A client that misses notifications looks again for other reasons.
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => *by = None,
             },

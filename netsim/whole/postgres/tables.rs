@@ -1,5 +1,5 @@
-//! Tables and transactions, on SQLite, and a standby that has all transactions but the last ones. It knows where the two
-//! dialects of the product's statements differ, and the few questions that it has for PostgreSQL's own tables.
+//! Tables and transactions, on SQLite, and a standby that has all transactions but the last ones. It knows where the
+//! two dialects of the product's statements differ, and answers the product's few queries of PostgreSQL's own tables.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,16 +27,16 @@ pub(super) enum Value {
     Text(String),
 }
 
-/// What a statement has given.
+/// The result of a statement.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// None of a statement that gives no rows.
+    /// The number of columns; 0 for a statement that gives no rows.
     pub(super) columns: usize,
     pub(super) rows: Vec<Vec<Value>>,
     pub(super) changed: usize,
 }
 
-/// SQLSTATE and words.
+/// An SQLSTATE and a message.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) code: &'static str,
@@ -47,11 +47,11 @@ type Statement = (String, Vec<Value>);
 
 pub(super) struct Tables {
     dir: PathBuf,
-    /// How often a standby has taken over: each has a file of its own.
+    /// How often a standby has taken over. Each primary has a file of its own.
     turn: u32,
     writing: Arc<Mutex<()>>,
     standby: Connection,
-    /// What the standby has not got yet.
+    /// Transactions that the standby does not have yet.
     behind: RefCell<VecDeque<(Duration, Vec<Statement>)>>,
     notes: broadcast::Sender<(String, String)>,
     idle: RefCell<Vec<Connection>>,
@@ -78,13 +78,14 @@ impl Tables {
         }
     }
 
-    /// The file of the one that was primary last.
+    /// The file of the last primary.
     pub(super) fn newest(dir: &Path) -> PathBuf {
         let files = (0..).map(|turn| primary(dir, turn));
         files.take_while(|file| file.exists()).last().expect("there is one from the start")
     }
 
-    /// The standby takes over, without so many of the last transactions. Returns since when they were lost, if any were.
+    /// Lets the standby take over without this many of the last transactions. Returns the time since which transactions
+    /// are lost, if any.
     pub(super) fn fail_over(self, lost: usize) -> (Self, Option<Duration>) {
         let mut behind = self.behind.into_inner();
         let lost = behind.split_off(behind.len().saturating_sub(lost));
@@ -118,7 +119,7 @@ fn connect(path: &Path) -> Connection {
     connection
 }
 
-/// What was done once gives the same again.
+/// Applies a transaction to the standby, which gives the same result again.
 fn apply(standby: &Connection, transaction: Vec<Statement>) {
     standby.execute_batch("BEGIN").unwrap();
     for (sql, values) in transaction {
@@ -127,7 +128,7 @@ fn apply(standby: &Connection, transaction: Vec<Statement>) {
     standby.execute_batch("COMMIT").unwrap();
 }
 
-/// Dropped, it is rolled back.
+/// A transaction, which is rolled back when it is dropped.
 pub(super) struct Transaction {
     connection: Connection,
     /// Held from its first write or lock to its end.
@@ -140,7 +141,7 @@ pub(super) struct Transaction {
 enum Lock {
     No,
     Waits,
-    /// It leaves out what others have locked.
+    /// The statement skips what others have locked.
     Skips,
 }
 
@@ -199,7 +200,7 @@ impl Transaction {
     }
 }
 
-/// Answers to questions for the server's own tables.
+/// Answers queries of the server's own tables.
 fn catalogue(sql: &str) -> Option<Rows> {
     let one = |value: i64| Rows { columns: 1, rows: vec![vec![Value::Integer(value)]], changed: 0 };
     if sql.contains("server_version_num") {
@@ -272,7 +273,7 @@ impl rusqlite::ToSql for Value {
     }
 }
 
-/// As PostgreSQL would say it.
+/// The error as PostgreSQL would report it.
 fn refused(error: rusqlite::Error) -> Refusal {
     let code = match &error {
         rusqlite::Error::SqliteFailure(failure, _) => match failure.extended_code {

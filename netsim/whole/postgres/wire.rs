@@ -1,4 +1,4 @@
-//! Messages of PostgreSQL's protocol 3.0, from the server's side, as its documentation has them ("Message Formats").
+//! Messages of PostgreSQL's protocol 3.0, from the server's side, as in its documentation ("Message Formats").
 
 use std::io;
 
@@ -6,12 +6,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::tables::{Refusal, Rows, Value};
 
-/// No message of a client is longer.
+/// The longest message of a client.
 const LONGEST: usize = 64 << 20;
 const INT8: i32 = 20;
 const TEXT: i32 = 25;
 
-/// What a client says.
+/// A message of a client.
 #[derive(Debug)]
 pub(super) enum Asked {
     /// Statements without parameters.
@@ -22,12 +22,12 @@ pub(super) enum Asked {
     },
     Bind(Vec<Option<Vec<u8>>>),
     Sync,
-    /// What it says besides, which changes nothing here.
+    /// Any other message, which changes nothing here.
     Other,
     Terminate,
 }
 
-/// The first message, which has no letter.
+/// Reads the first message, which has no type letter.
 pub(super) async fn startup(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let length = stream.read_i32().await?;
     body(stream, length).await.map(drop)
@@ -41,7 +41,7 @@ async fn body(stream: &mut (impl AsyncRead + Unpin), length: i32) -> io::Result<
     Ok(body)
 }
 
-/// The next message.
+/// Reads the next message.
 pub(super) async fn asked(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Asked> {
     let kind = stream.read_u8().await?;
     let length = stream.read_i32().await?;
@@ -114,7 +114,7 @@ pub(super) enum Status {
     Failed,
 }
 
-/// What the server says, to be sent at once.
+/// Messages of the server that are sent together.
 #[derive(Default)]
 pub(super) struct Answer(pub(super) Vec<u8>);
 
@@ -125,7 +125,7 @@ impl Answer {
         self.0.extend(body);
     }
 
-    /// A client may come in.
+    /// Accepts a client.
     pub(super) fn welcome(&mut self) {
         self.message(b'R', &0i32.to_be_bytes());
         self.ready(Status::Idle);
@@ -145,7 +145,7 @@ impl Answer {
         self.message(b'2', &[]);
     }
 
-    /// The columns, of a statement that has some: a column is a number if a value in it is one.
+    /// The columns, if the statement has some. A column is numeric if it contains a number.
     pub(super) fn columns(&mut self, rows: &Rows) {
         if rows.columns == 0 {
             return self.message(b'n', &[]);
@@ -164,7 +164,7 @@ impl Answer {
         self.message(b'T', &body);
     }
 
-    /// The rows, and the end of the statement. To a simple query all values are texts.
+    /// The rows, and the end of the statement. For a simple query all values are texts.
     pub(super) fn rows(&mut self, rows: &Rows, is_simple: bool) {
         for row in &rows.rows {
             let mut body = (row.len() as i16).to_be_bytes().to_vec();

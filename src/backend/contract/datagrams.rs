@@ -1,6 +1,6 @@
-//! Sessions of bare datagrams: whole packets, but nothing said about order, arrival, beginning and end.
+//! Sessions of bare datagrams: whole packets, but no promise of order, arrival, beginning or end.
 //!
-//! On one host a datagram arrives unless a buffer is full, so the tests keep bursts small and count on it.
+//! On one host a datagram arrives unless a buffer is full. The tests rely on this and keep bursts small.
 
 use super::*;
 use crate::backend::Writer;
@@ -134,7 +134,7 @@ pub(super) async fn a_refusal_ends_the_session_once_and_for_good(harness: impl H
     drop((listener, accepted));
     let mut none = Vec::new();
     let first = loop {
-        // The first packets may still be taken: the news has to travel.
+        // The first packets may still be taken, because the end takes time to arrive.
         if let Err(end) = dialed.writer.write_batch(&mut vec![introduction()].into()).await {
             break end;
         }

@@ -7,17 +7,17 @@ use crate::backend::{
     DialSpec, ListenSpec, QuicDialOptions, QuicListenOptions, TcpDialOptions, TcpListenOptions,
     UdpDialOptions, UdpListenOptions, WsDialOptions, WsListenOptions,
 };
-use crate::tls::make::{Dates, Subject};
+use crate::tls::make::{CertSubject, Dates};
 use crate::tls::tests::pki::Pki;
 use crate::wire::{NodeId, RoutingUpdate};
 
 const ALL: &str = "0.0.0.0";
 
-/// Dials the listener at several addresses of this host, and has a packet come and go.
+/// Dials the listener at several addresses of this host, and exchanges a packet each way.
 async fn is_reached(spec: ListenSpec, to: impl Fn(SocketAddr) -> DialSpec) {
     let mut listener = Listener::bind(&spec).await.expect("bind");
     let port = listener.local_addr().parse::<SocketAddr>().expect("an address").port();
-    // An answer from another address than the one dialled would not arrive.
+    // An answer arrives only if it comes from the very address dialled.
     for host in ["127.0.0.1", "127.0.0.2", "::1"] {
         let address = SocketAddr::new(host.parse().expect("an address"), port);
         let node = NodeId::new("dialer").expect("a name");
@@ -84,7 +84,7 @@ async fn websockets_are_reached_on_both_families() {
 async fn quic_is_reached_on_both_families() {
     let pki = Pki::new();
     let addresses = ["127.0.0.1", "127.0.0.2", "::1"].map(|host| host.parse().expect("an address")).into();
-    let names = Subject { addresses, ..crate::tls::tests::pki::node_names("n") };
+    let names = CertSubject { addresses, ..crate::tls::tests::pki::node_names("n") };
     pki.issue("n", &names, "ca", Dates::default());
     let client = pki.client("n");
     let to = |address: SocketAddr| DialSpec::Quic(QuicDialOptions::new(address.to_string(), client.clone()));

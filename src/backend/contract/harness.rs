@@ -1,4 +1,4 @@
-//! How the suite gets at each backend: addresses, and bytes below the frames.
+//! How the suite reaches each backend: addresses, and bytes below the frames.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +12,11 @@ use crate::backend::{
     WsListenOptions, memory,
 };
 
-/// One backend under test; `default()` makes a world of its own.
+/// One backend under test; `default()` makes a separate world.
 pub(super) trait Harness: Default {
-    /// An address that is free.
+    /// A free address.
     fn anywhere(&self) -> ListenSpec;
-    /// The very address that a listener has bound.
+    /// The address that a listener has bound.
     fn same(&self, listener: &Listener) -> ListenSpec;
     /// How to dial a listener.
     fn to(&self, listener: &Listener) -> DialSpec;
@@ -57,7 +57,7 @@ impl StreamHarness for TcpHarness {
     }
 }
 
-/// Its sessions begin with a routing update, and bursts stay below what the kernel holds.
+/// UDP: sessions begin with a routing update, and bursts stay below what the kernel holds.
 #[derive(Default)]
 pub(super) struct UdpHarness;
 
@@ -160,7 +160,7 @@ impl Harness for WssHarness {
     }
 }
 
-/// QUIC, on which a flow has one of many streams.
+/// QUIC, where each flow uses one of many streams.
 #[derive(Default)]
 pub(super) struct QuicHarness(TlsHarness);
 

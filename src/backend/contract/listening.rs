@@ -15,7 +15,7 @@ pub(super) async fn an_address_is_bound_once(harness: impl Harness) {
 pub(super) async fn a_dropped_listener_frees_its_address(harness: impl Harness) {
     let (listener, dialed, accepted) = pair(&harness).await;
     let (address, to) = (harness.same(&listener), harness.to(&listener));
-    // The listener's end closes first, which on TCP leaves the port in TIME_WAIT.
+    // The listener's end closes first, so on TCP the port stays in TIME_WAIT.
     drop((listener, accepted));
     drop(dialed);
     let mut listener = Listener::bind(&address).await.expect("bind again");
@@ -49,7 +49,7 @@ pub(super) async fn a_client_that_leaves_does_not_disturb_the_next(harness: impl
             match listener.accept().await {
                 Ok(mut session) => {
                     let mut packets = Vec::new();
-                    // Those who left give an end; only the last one has a packet.
+                    // Clients that left give an end; only the last one has a packet.
                     let _ = session.reader.read_batch(&mut packets).await;
                     delivered = packets.len();
                 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::backend::{MAX_BATCH_PACKETS, Writer};
 use crate::wire::MAX_MESSAGE;
 
-/// More than any transport may take in before somebody reads.
+/// More bytes than any transport may take in before somebody reads.
 const TOO_MUCH: usize = 64 * 1024 * 1024;
 
 async fn send(writer: &mut Writer, packets: &[Bytes]) {
@@ -175,7 +175,7 @@ pub(super) async fn close_delivers_although_nobody_reads_what_the_peer_sent(harn
     send(&mut accepted.writer, &mixed(8)).await;
     read_exactly(&mut dialed.reader, 1).await;
     send(&mut accepted.writer, &[packet(9, 30_000)]).await;
-    // As much as is taken in while nobody reads, so that the end of it is still to be sent at the close.
+    // Fills the transport while nobody reads, so that its last bytes are still to be sent at the close.
     let mut sent = mixed(TOO_MUCH / 2_048);
     let mut batch: VecDeque<Bytes> = sent.iter().cloned().collect();
     while try_once(dialed.writer.write_batch(&mut batch)).await.is_some() {}
@@ -201,7 +201,7 @@ pub(super) async fn close_is_bounded_although_the_peer_takes_nothing(harness: im
     let mut batch: VecDeque<Bytes> = vec![large.clone(); TOO_MUCH / large.len()].into();
     while try_once(dialed.writer.write_batch(&mut batch)).await.is_some() {}
     assert!(!batch.is_empty(), "the transport is not full");
-    // From here on time passes only while everything waits, so the limit costs the test nothing.
+    // From here on, time passes only while every task waits, so the limit costs the test nothing.
     tokio::time::pause();
     dialed.writer.close().await;
 }
@@ -212,7 +212,7 @@ pub(super) async fn a_dropped_peer_ends_the_reader_once_and_for_good(harness: im
     assert_same(&read_exactly(&mut accepted.reader, 1).await, &[packet(0, 77)]);
     let mut none = Vec::new();
     assert!(try_once(accepted.reader.read_batch(&mut none)).await.is_none(), "an end before the end");
-    // The reader waits already when the peer goes, so it has to be woken.
+    // The reader waits already when the peer goes, so it must be woken.
     let (first, ()) = tokio::join!(accepted.reader.read_batch(&mut none), async { drop(dialed) });
     assert!(matches!(first, Err(SessionEnd::Closed | SessionEnd::Broken(_))), "{first:?}");
     for _ in 0..3 {
@@ -226,7 +226,7 @@ pub(super) async fn a_dropped_peer_ends_the_writer(harness: impl Harness) {
     let (_listener, mut dialed, accepted) = pair(&harness).await;
     drop(accepted);
     let end = loop {
-        // The first packets may still be taken: the news has to travel.
+        // The first packets may still be taken, because the end takes time to arrive.
         if let Err(end) = dialed.writer.write_batch(&mut mixed(8).into()).await {
             break end;
         }

@@ -1,4 +1,4 @@
-//! Bytes below the frames: in crumbs, torn, or nonsense.
+//! Bytes below the frames: in small pieces, cut off, or nonsense.
 
 use tokio::io::AsyncWriteExt;
 

@@ -1,7 +1,7 @@
 //! One direction of an in-process link: a bounded pipe of bytes.
 //!
-//! It behaves like a socket: the writer waits while it is full, the reader finds what was written before an
-//! end, and a cut loses everything. It knows no packets and no names.
+//! It behaves like a socket: the writer waits while the pipe is full, the reader still gets what was written before
+//! the end, and a cut loses everything. It knows no packets and no names.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -15,7 +15,7 @@ impl World {
         Self { net, listener: Listener::bind(&ListenSpec::Memory(options)).await.unwrap() }
     }
 
-    /// Both ends of a new link: the dialer's, the hop's.
+    /// Both ends of a new link: first the dialer's, then the hop's.
     async fn link(&mut self, from: &str) -> (Session, Session) {
         let options = MemoryDialOptions { net: self.net.clone(), from: from.into(), to: "hop".into() };
         let dialed = dial_spec(&DialSpec::Memory(options)).await.unwrap();

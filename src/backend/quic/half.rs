@@ -1,9 +1,9 @@
-//! The two halves of a QUIC session: packets on streams, those of one flow always on the same.
+//! The two halves of a QUIC session: packets on streams, and those of one flow always on the same stream.
 //!
-//! It owns that choice. A flow keeps its order, as the streams of services above take disorder for loss, and a lost
-//! packet holds up only the flows that share its stream. What the protocol itself says, and pings, have a stream of
-//! their own that goes first. What the network does not take waits in the node's queues, where it can be overtaken: the
-//! connection holds about as much as may be in flight.
+//! It owns the choice of the stream. A flow keeps its order, because the streams of services above take disorder
+//! for loss, and a lost packet delays only the flows that share its stream. Protocol messages and pings have a
+//! stream of their own that goes first. Packets that the network does not take wait in the node's queues, where
+//! others can overtake them: the connection holds about as much as may be in flight.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,31 +15,32 @@ use bytes::{Bytes, BytesMut};
 use quinn::{Connection, ConnectionError, PathStats, RecvStream, SendStream, VarInt, WriteError};
 use tracing::error;
 
-use super::{LARGEST_RECEIVE_WINDOW, RECEIVE_WINDOW};
+use crate::backend::SessionEnd;
 use crate::backend::frame_reader::FrameReader;
-use crate::backend::session::{TransportReader, TransportWriter};
-use crate::backend::{Reader, Session, SessionEnd, SessionInfo, Writer};
 use crate::congestion::InFlight;
 use crate::tls::Guard;
 use crate::wire::{DataHeader, MAX_MESSAGE, MessageType, frame};
 
 /// Packets taken from a batch at once.
 const PACKETS_PER_WRITE: usize = 64;
-/// Streams for flows, beside the first one for the protocol.
+/// Streams for flows, in addition to the first one, which is for the protocol.
 const FLOW_LANES: usize = 8;
 /// All streams of one direction.
 pub(super) const LANES: usize = 1 + FLOW_LANES;
-/// Bytes that the connection may hold beside what is in flight, and what it keeps to repeat it.
+/// Bytes that may be under way to us: at first, and at most, on a path that is long and fast.
+pub(super) const RECEIVE_WINDOW: u32 = 2 << 20;
+pub(super) const LARGEST_RECEIVE_WINDOW: u32 = 32 << 20;
+/// Bytes that the connection may hold in addition to those in flight and those kept for repetition.
 const UNSENT: u64 = 64 << 10;
-/// Windows sent after a loss within which its gap is still open, or the next loss is to be expected.
+/// For this many windows after a loss, its gap may still be open, or another loss is to be expected.
 const REPAIR_WINDOWS: u64 = 8;
 
-/// The code of an orderly close; also the one that QUIC sends for a connection that is dropped.
+/// The code of an orderly close; QUIC sends the same for a dropped connection.
 const DONE: VarInt = VarInt::from_u32(0);
-/// The code of a close because the certificate of the other side is no longer accepted.
+/// The code of a close because the other side's certificate is no longer accepted.
 const REVOKED: VarInt = VarInt::from_u32(1);
 
-pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -> Session {
+pub(super) fn halves(connection: Connection, guard: Guard) -> (QuicReader, QuicWriter) {
     let in_flight = InFlight::on(&connection);
     let writer = QuicWriter {
         connection: connection.clone(),
@@ -60,8 +61,7 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
         blocked: 0,
         guard,
     };
-    let (reader, writer) = (TransportReader::Quic(reader), TransportWriter::Quic(Box::new(writer)));
-    Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
+    (reader, writer)
 }
 
 /// The receiving half of a QUIC session. Once both halves are dropped, the connection is closed.
@@ -69,14 +69,14 @@ pub(super) fn session(connection: Connection, guard: Guard, info: SessionInfo) -
 pub(crate) struct QuicReader {
     connection: Connection,
     in_flight: Option<InFlight>,
-    /// The streams on which the other side has said something, and has not ended yet.
+    /// The streams on which the other side has sent something, and which it has not ended yet.
     streams: Vec<FrameReader<RecvStream>>,
-    /// The one that was read last.
+    /// The index of the stream that was read last.
     turn: usize,
-    /// Bytes that may be under way to us, and how many have been read since it was last looked at.
+    /// Bytes that may be under way to us, and bytes read since this window was last checked.
     window: u32,
     passed: usize,
-    /// How often the other side has said that the window holds it up.
+    /// How often the other side has reported that the window holds it up.
     blocked: u64,
     guard: Guard,
 }
@@ -88,14 +88,14 @@ impl QuicReader {
             let connection = self.connection.clone();
             tokio::select! {
                 biased;
-                // However much comes: a cut holds.
+                // Checked first, so that a cut takes effect however much comes.
                 () = self.guard.cut().cancelled() => return Err(self.refuse()),
                 accepted = connection.accept_uni(), if self.streams.len() < LANES => match accepted {
                     Ok(stream) => self.streams.push(FrameReader::new(stream)),
                     Err(error) if self.streams.is_empty() => {
                         return Err(self.sorted(SessionEnd::Broken(error.into())));
                     }
-                    // They say it once they have given what they have.
+                    // The connection is over, but the streams give what they still hold before they report it.
                     Err(_ended) => self.read_streams(out).await?,
                 },
                 read = read_any(&mut self.streams, &mut self.turn, out) => self.took(read, out)?,
@@ -120,12 +120,12 @@ impl QuicReader {
             Ok(()) => {
                 self.widen(out.iter().map(BytesMut::len).sum());
                 if self.in_flight.as_ref().is_some_and(InFlight::let_acknowledge) {
-                    // quinn has no other way to wake a connection.
+                    // quinn offers no other way to wake a connection.
                     self.connection.set_receive_window(VarInt::from_u32(self.window));
                 }
                 Ok(())
             }
-            // The other side ends the first stream when all that went on the others has arrived.
+            // The other side ends its first stream last, once everything on the others has arrived.
             Err(SessionEnd::Closed) if self.streams.len() > 1 => {
                 self.streams.swap_remove(self.turn);
                 Ok(())
@@ -134,7 +134,7 @@ impl QuicReader {
         }
     }
 
-    /// Lets more come at once if that is what holds the other side up.
+    /// Doubles the window if it holds the other side up.
     fn widen(&mut self, bytes: usize) {
         self.passed += bytes;
         if self.window == LARGEST_RECEIVE_WINDOW || self.passed < self.window as usize / 2 {
@@ -148,7 +148,7 @@ impl QuicReader {
         }
     }
 
-    /// Ends the connection, as the other side's certificate is no longer accepted.
+    /// Ends the connection because the other side's certificate is no longer accepted.
     fn refuse(&self) -> SessionEnd {
         self.connection.close(REVOKED, b"certificate no longer accepted");
         SessionEnd::Broken(io::Error::new(
@@ -157,7 +157,7 @@ impl QuicReader {
         ))
     }
 
-    /// A connection that the other side has let go of is closed in order, whatever the stream says of it.
+    /// A connection that the other side closed or dropped has ended in order, whatever its streams report.
     fn sorted(&self, end: SessionEnd) -> SessionEnd {
         match (end, self.connection.close_reason()) {
             (SessionEnd::Broken(_), Some(ConnectionError::ApplicationClosed(close)))
@@ -171,7 +171,7 @@ impl QuicReader {
     }
 }
 
-/// Reads from the stream whose turn it is, or waits until there is something on one. Cancel safe.
+/// Reads from the next stream that has packets, in turn, or waits for one. Cancel safe.
 async fn read_any(
     streams: &mut [FrameReader<RecvStream>],
     turn: &mut usize,
@@ -180,7 +180,7 @@ async fn read_any(
     poll_fn(|cx| {
         for _ in 0..streams.len() {
             *turn = (*turn + 1) % streams.len();
-            // What was read stays with the stream, and so does its promise to wake this task.
+            // The bytes already read stay with the stream, and so does its waker for this task.
             if let Poll::Ready(read) = pin!(streams[*turn].read_batch(out)).poll(cx) {
                 return Poll::Ready(read);
             }
@@ -195,9 +195,9 @@ async fn read_any(
 pub(crate) struct QuicWriter {
     connection: Connection,
     in_flight: Option<InFlight>,
-    /// The stream of each lane, once one has been used.
+    /// The stream of each lane; `None` before the lanes are opened.
     streams: [Option<SendStream>; LANES],
-    /// Packets that were taken from batches and that the lane's stream has not taken yet.
+    /// Frames of packets taken from batches that the lane's stream has not taken yet.
     begun: [Vec<Bytes>; LANES],
     prefixes: BytesMut,
     /// Bytes that the connection may hold.
@@ -205,16 +205,16 @@ pub(crate) struct QuicWriter {
     repairs: Repairs,
 }
 
-/// Whether gaps of lost packets may still be open at the other side.
+/// Tells whether gaps of lost packets may still be open at the other side.
 #[derive(Debug, Default)]
 struct Repairs {
     lost: u64,
-    /// Packets that had been sent when one was last known to be lost.
+    /// The number of packets sent when a loss was last noticed.
     sent: u64,
 }
 
 impl Repairs {
-    /// A gap is filled within a few windows; the next one may be in them.
+    /// Whether the last loss is so recent that its gap may be open: gaps are filled within a few windows.
     fn are_under_way(&mut self, path: &PathStats) -> bool {
         if std::mem::replace(&mut self.lost, path.lost_packets) != path.lost_packets {
             self.sent = path.sent_packets;
@@ -244,7 +244,7 @@ impl QuicWriter {
         self.in_flight.clone()
     }
 
-    /// The other side allows all of them from the start. The first one goes first.
+    /// Opens all lanes, which the other side allows from the start. The first lane has priority.
     async fn open_lanes(&mut self) -> io::Result<()> {
         for (number, lane) in self.streams.iter_mut().enumerate().filter(|(_, lane)| lane.is_none()) {
             let stream = self.connection.open_uni().await?;
@@ -272,7 +272,7 @@ impl QuicWriter {
                 self.fit_window();
                 let Some(stream) = &mut self.streams[lane] else { break };
                 let begun = &mut self.begun[lane];
-                // Written bytes are removed from the front, also of a chunk that was written in part.
+                // `write_chunks` removes written bytes from the front, also of a chunk that was written in part.
                 let written = stream.write_chunks(begun).await?;
                 begun.drain(..written.chunks);
                 begun.retain(|chunk| !chunk.is_empty());
@@ -281,8 +281,8 @@ impl QuicWriter {
         Ok(())
     }
 
-    /// Lets the connection hold what may be in flight, and a little for the acknowledgements to come; while packets are
-    /// lost, also what has arrived behind a gap, which stays until the gap is filled.
+    /// Lets the connection hold what may be in flight, and a little for the acknowledgements to come. While packets
+    /// are lost, it may also hold what has arrived after a gap, because that stays until the gap is filled.
     fn fit_window(&mut self) {
         let path = self.connection.stats().path;
         let fits = self.in_flight.as_ref().map_or(path.cwnd, InFlight::window);
@@ -294,13 +294,13 @@ impl QuicWriter {
         }
     }
 
-    /// Ends the streams and waits until the other side has all of them, the first one last. Once both halves are gone,
-    /// the connection is closed.
+    /// Ends the streams and waits until the other side has all of them, the first stream last. Once both halves are
+    /// gone, the connection is closed.
     pub(in crate::backend) async fn close(mut self) -> io::Result<()> {
         self.open_lanes().await?;
         self.write_begun().await?;
         for stream in self.streams.iter_mut().rev().flatten() {
-            // It was not finished before, as closing takes the writer.
+            // The stream was not finished before, because closing takes the writer.
             let _open = stream.finish();
             stream.stopped().await.map_err(|error| io::Error::from(WriteError::from(error)))?;
         }
@@ -321,7 +321,7 @@ fn lane_of(packet: &[u8]) -> usize {
                 ^ header.to_node.0.rotate_left(32)
                 ^ services[0]
                 ^ services[1].rotate_left(16);
-            // Services differ in letters: all bits shall count.
+            // Names of services differ in their letters, so the multiplication makes all bits count.
             1 + (flow.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % FLOW_LANES
         }
         Ok(_) | Err(_) => 0,

@@ -1,4 +1,4 @@
-//! What only QUIC has: streams for flows, certificates, and addresses that change.
+//! Tests of what only QUIC has: streams for flows, certificates, and addresses that change.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::wire::{DataHeader, NameHash, ServiceName};
 
 pub(crate) mod wan;
 
-/// Whatever a test waits for comes within this time.
+/// The longest wait for anything that a test expects.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 async fn listener(pki: &Pki) -> Listener {
@@ -90,8 +90,8 @@ async fn strangers_are_refused_on_both_sides() {
     assert!(matches!(error, AcceptError::Tls { .. }), "{error}");
 }
 
-/// Carries datagrams between one client and a server. It can lose the client's first ones, and change the address that
-/// the server sees.
+/// Carries datagrams between one client and a server. It can drop the client's first datagrams, and change the
+/// address that the server sees.
 struct Nat {
     front: SocketAddr,
     moved: Arc<AtomicBool>,
@@ -159,7 +159,8 @@ async fn a_session_survives_a_change_of_address() {
     assert!(nat.after_the_move.load(Ordering::Relaxed) > 0, "the address did not change");
 }
 
-/// Not only its port, which makes another path of it: nothing of what is known of the old one counts.
+/// The whole address changes, not only the port. This makes a new path, on which nothing known of the old one
+/// counts.
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_is_known_after_a_change_of_address() {
     let wan = wan::Wan {
@@ -181,7 +182,7 @@ async fn what_is_under_way_is_known_after_a_change_of_address() {
         timeout(DEADLINE, begun).await.unwrap_or_else(|_| panic!("turn {turn}: nothing is under way"));
         if turn == 0 {
             joined.change_address();
-            // The other side learns of it from what it is sent.
+            // The accepting side learns of the new address from a packet sent to it.
             send(&mut joined.dialed, &packets[..1]).await;
         }
         assert_eq!(receive(&mut joined.dialed, packets.len()).await.len(), packets.len(), "turn {turn}");

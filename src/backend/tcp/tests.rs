@@ -1,7 +1,9 @@
-//! What only TCP has: notations of addresses, the texts of errors, and peers that do not answer.
+//! Tests of what only TCP has: notations of addresses, the texts of errors, and peers that do not answer.
 
+use socket2::SockRef;
 use tokio::net::TcpSocket;
 
+use super::tls::UNSENT_LIMIT;
 use super::*;
 use crate::backend::{ListenSpec, Listener};
 
@@ -52,7 +54,7 @@ async fn bind_errors_name_the_address_and_the_way_out() {
     let _held = listener(&taken).await;
     let in_use = bind_error(&taken).await;
     assert!(in_use.contains(&taken) && in_use.contains("ss -ltunp"), "{in_use}");
-    // A documentation address (RFC 5737), which no host has.
+    // A documentation address (RFC 5737); no host has it.
     let foreign = bind_error("192.0.2.1:0").await;
     assert!(foreign.contains("192.0.2.1:0") && foreign.contains("ip address"), "{foreign}");
     let portless = bind_error("localhost").await;
@@ -66,7 +68,7 @@ async fn an_address_without_a_port_is_a_resolve_failure() {
     assert!(failure.to_string().contains("host:port"), "{failure}");
 }
 
-/// A port whose queue of unaccepted connections is full: the kernel ignores further ones.
+/// A port whose queue of unaccepted connections is full, so the kernel ignores further connections.
 async fn mute_port() -> (socket2::Socket, SocketAddr, Vec<TcpStream>) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -145,7 +147,7 @@ async fn an_attempt_without_an_answer_is_followed_by_others() {
 
 #[tokio::test]
 async fn both_ends_react_to_congestion_as_configured() {
-    // What every kernel has, and lets everybody use.
+    // Every kernel has this one, and lets every user choose it.
     let congestion = Some(Congestion::Cubic);
     let options = TcpListenOptions { congestion, ..TcpListenOptions::new("127.0.0.1", 0) };
     let mut listener = Listener::bind(&ListenSpec::Tcp(options)).await.expect("bind");

@@ -1,6 +1,6 @@
 //! Datagrams of one session, between the task that reads a shared socket and the session's reader.
 //!
-//! It is bounded in bytes: what does not fit is lost, as it would be in the kernel. It knows neither
+//! It is bounded in bytes: a datagram that does not fit is lost, as it would be in the kernel. It knows neither
 //! addresses nor sockets.
 
 use std::collections::VecDeque;
@@ -12,20 +12,20 @@ use tokio::sync::Notify;
 use crate::backend::packet_pool::PacketPool;
 use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS};
 
-/// Bytes that may wait; an empty datagram counts as [`OVERHEAD`].
-const LIMIT: usize = 2 << 20;
+/// The most bytes that may wait; each datagram counts [`OVERHEAD`] more than its bytes.
+const MOST_WAITING: usize = 2 << 20;
 /// The cost of a waiting datagram in addition to its bytes.
 const OVERHEAD: usize = 64;
 
 /// A session's datagrams that wait to be read. Shared by the socket's task and the session's reader.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     waiting: VecDeque<BytesMut>,
     bytes: usize,
     pool: PacketPool,
@@ -37,11 +37,11 @@ struct State {
 pub(super) struct Closed;
 
 impl Inbox {
-    /// Adds a datagram, or loses it.
+    /// Adds a datagram, or drops it if it does not fit.
     pub(super) fn push(&self, datagram: &[u8]) {
         let mut state = self.lock();
         let size = datagram.len() + OVERHEAD;
-        if state.closed || state.bytes + size > LIMIT {
+        if state.closed || state.bytes + size > MOST_WAITING {
             return;
         }
         let packet = state.pool.copy(datagram);
@@ -51,7 +51,7 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    /// Takes no more datagrams; the reader gets [`Closed`] once it has taken those that wait.
+    /// Takes no more datagrams. The reader gets [`Closed`] once it has taken those that still wait.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
@@ -80,8 +80,8 @@ impl Inbox {
         if packets == 0 && state.closed { Err(Closed) } else { Ok(packets > 0) }
     }
 
-    /// Nothing that runs under the lock can leave the state half changed.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Locks the state. No code that runs under the lock can leave the state half changed.
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock()
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     #[tokio::test]
     async fn what_does_not_fit_is_lost_and_the_rest_is_kept() {
         let inbox = Inbox::default();
-        let fits = LIMIT / (1_000 + OVERHEAD);
+        let fits = MOST_WAITING / (1_000 + OVERHEAD);
         (0..2 * fits).for_each(|_| inbox.push(&[7; 1_000]));
         inbox.close();
         let mut packets = Vec::new();

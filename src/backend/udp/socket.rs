@@ -1,7 +1,7 @@
 //! A UDP socket that sends and receives many datagrams with one system call.
 //!
-//! It owns the socket's options, the kernel's offloads and which errors concern one datagram only. It knows
-//! addresses and bytes; sessions it has never heard of.
+//! It owns the socket's options, the kernel's offloads, and the list of errors that concern one datagram only. It
+//! knows addresses and bytes, but nothing of sessions.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,38 +26,38 @@ use tracing::{debug, error};
 pub(super) const MAX_DATAGRAM: usize = 65_507;
 
 /// Buffers that one receive can fill; each holds one datagram, or up to 64 that the kernel has joined.
-const SLOTS: usize = 8;
-const SLOT: usize = 64 * 1024;
+const SLOT_COUNT: usize = 8;
+const SLOT_SIZE: usize = 64 * 1024;
 
-/// Bytes that the kernel is asked to buffer: a burst of large packets comes faster than a busy host reads.
+/// The buffer asked of the kernel, in bytes: a burst of large packets comes faster than a busy host reads.
 const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
 
-/// The largest segment that is joined with others once a larger one was refused: what an Ethernet carries.
+/// The largest segment joined with others after a larger one was refused; an Ethernet frame carries it.
 const SAFE_SEGMENT: usize = 1_472;
 
 const WOULD_BLOCK: io::ErrorKind = io::ErrorKind::WouldBlock;
 
 thread_local! {
-    /// A buffer that joins packets which leave with one call: up to 64 KiB, so one for each thread and not for each
-    /// session, of which a listener may have thousands.
+    /// A buffer that joins packets which leave with one call. One for each thread: at up to 64 KiB each, one for
+    /// each of a listener's sessions would be too much.
     static JOINED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The destination of datagrams, and the address of this host that they come from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Route {
+pub(super) struct DatagramRoute {
     pub(super) to: SocketAddr,
     /// The address at which the other side knows us, where the host has several.
     pub(super) from: Option<IpAddr>,
 }
 
-/// Memory to receive into. It is touched, and so really there, only as far as datagrams reach.
+/// Memory to receive into. The system provides a page only once a datagram reaches it.
 #[derive(Debug)]
 pub(super) struct Slots(Vec<u8>);
 
 impl Slots {
     pub(super) fn new() -> Self {
-        Self(vec![0; SLOTS * SLOT])
+        Self(vec![0; SLOT_COUNT * SLOT_SIZE])
     }
 }
 
@@ -66,7 +66,7 @@ impl Slots {
 pub(super) struct DatagramSocket {
     socket: UdpSocket,
     offloads: UdpSocketState,
-    /// No segment above this is joined with others.
+    /// The largest segment that is joined with others.
     segment_limit: AtomicUsize,
 }
 
@@ -74,8 +74,8 @@ impl DatagramSocket {
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
         let offloads = UdpSocketState::new((&socket).into())?;
         if let Err(error) = allow_fragments(&socket) {
-            // Then packets beyond the path's limit are lost, which the overlay survives.
-            debug!(%error, "cannot allow fragments of datagrams");
+            // Without it, packets larger than the path allows are lost, and the overlay survives that.
+            debug!(%error, "cannot allow datagrams to be fragmented");
         }
         enlarge_buffers(&socket);
         Ok(Self { socket, offloads, segment_limit: AtomicUsize::new(usize::MAX) })
@@ -85,12 +85,11 @@ impl DatagramSocket {
         self.socket.local_addr()
     }
 
-    /// Until there may be datagrams. What "port unreachable" makes of a socket is an error and nothing
-    /// readable, so that is awaited as well.
+    /// Waits for datagrams, or an error: "port unreachable" does not make a socket readable.
     pub(super) async fn readable(&self) -> io::Result<()> {
         let ready = self.socket.ready(Interest::READABLE | Interest::ERROR).await?;
         if ready.is_error() {
-            // Clears the readiness; the error itself is fetched below.
+            // Clears the readiness; `take_error` gives the error itself.
             let _seen = self.socket.try_io(Interest::ERROR, || io::Result::<()>::Err(WOULD_BLOCK.into()));
             if let Some(error) = self.socket.take_error()? {
                 return Err(error);
@@ -99,7 +98,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// For the one task that receives from a shared socket.
+    /// Polls for datagrams on a shared socket; one task alone receives from it.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_recv_ready(cx)
     }
@@ -108,24 +107,24 @@ impl DatagramSocket {
         self.socket.writable().await
     }
 
-    /// Gives each datagram at hand to `each`, up to some hundred of them.
+    /// Gives each datagram at hand to `each`, up to some hundreds of them.
     pub(super) fn try_receive(
         &self,
         slots: &mut Slots,
-        mut each: impl FnMut(Route, &[u8]),
+        mut each: impl FnMut(DatagramRoute, &[u8]),
     ) -> io::Result<()> {
-        let mut metas = [RecvMeta::default(); SLOTS];
+        let mut metas = [RecvMeta::default(); SLOT_COUNT];
         let mut rest = slots.0.as_mut_slice();
-        let mut buffers = std::array::from_fn::<_, SLOTS, _>(|_| {
-            let (slot, others) = std::mem::take(&mut rest).split_at_mut(SLOT);
+        let mut buffers = std::array::from_fn::<_, SLOT_COUNT, _>(|_| {
+            let (slot, others) = std::mem::take(&mut rest).split_at_mut(SLOT_SIZE);
             rest = others;
             IoSliceMut::new(slot)
         });
         let receive = || self.offloads.recv((&self.socket).into(), &mut buffers, &mut metas);
         let count = self.socket.try_io(Interest::READABLE, receive)?;
-        for (slot, meta) in slots.0.chunks_exact(SLOT).zip(&metas[..count.min(SLOTS)]) {
-            let route = Route { to: meta.addr, from: meta.dst_ip };
-            let bytes = &slot[..meta.len.min(SLOT)];
+        for (slot, meta) in slots.0.chunks_exact(SLOT_SIZE).zip(&metas[..count.min(SLOT_COUNT)]) {
+            let route = DatagramRoute { to: meta.addr, from: meta.dst_ip };
+            let bytes = &slot[..meta.len.min(SLOT_SIZE)];
             match meta.stride {
                 0 => each(route, bytes),
                 stride if bytes.is_empty() => debug_assert!(stride > 0),
@@ -135,16 +134,16 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Sends packets from the front of the batch with one call and takes them out; a datagram that cannot be
-    /// sent for its own sake is lost, as others are on their way.
-    pub(super) fn try_send(&self, route: Route, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
+    /// Sends packets from the front of the batch with one call and takes them out. A datagram that cannot be sent
+    /// for a reason of its own is dropped, as others get lost on their way.
+    pub(super) fn try_send(&self, route: DatagramRoute, batch: &mut VecDeque<Bytes>) -> io::Result<()> {
         let Some(first) = batch.front().cloned() else { return Ok(()) };
         if first.len() > MAX_DATAGRAM {
             error!(len = first.len(), limit = MAX_DATAGRAM, "dropped a packet that no datagram can carry");
             batch.pop_front();
             return Ok(());
         }
-        let run = self.run(batch);
+        let run = self.joinable(batch);
         let sent = match run {
             0 | 1 => self.send(route, &first, None),
             _ => JOINED.with_borrow_mut(|joined| {
@@ -156,7 +155,7 @@ impl DatagramSocket {
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
             Err(error) if run > 1 => {
-                debug!(%error, segment = first.len(), "datagrams of this size are sent one by one");
+                debug!(%error, segment = first.len(), "cannot send datagrams of this size in batches, sending them one by one");
                 self.segment_limit.store((first.len() - 1).min(SAFE_SEGMENT), Ordering::Relaxed);
                 return Ok(());
             }
@@ -167,15 +166,15 @@ impl DatagramSocket {
         Ok(())
     }
 
-    fn send(&self, route: Route, contents: &[u8], segment_size: Option<usize>) -> io::Result<()> {
+    fn send(&self, route: DatagramRoute, contents: &[u8], segment_size: Option<usize>) -> io::Result<()> {
         let transmit =
             Transmit { destination: route.to, ecn: None, contents, segment_size, src_ip: route.from };
         self.socket.try_io(Interest::WRITABLE, || self.offloads.try_send((&self.socket).into(), &transmit))
     }
 
-    /// How many packets from the front can go as segments of one send: all as long as the first, but for a
-    /// last one that is shorter.
-    fn run(&self, batch: &VecDeque<Bytes>) -> usize {
+    /// How many packets from the front can go as segments of one send: packets as long as the first, and then
+    /// perhaps a shorter one.
+    fn joinable(&self, batch: &VecDeque<Bytes>) -> usize {
         let Some(first) = batch.front().map(Bytes::len) else { return 0 };
         if first == 0 || first > self.segment_limit.load(Ordering::Relaxed) {
             return 1;
@@ -187,7 +186,7 @@ impl DatagramSocket {
     }
 }
 
-/// Packets of the mesh may be larger than what a network carries, so the kernel has to cut them.
+/// Lets the kernel fragment datagrams, because packets of the mesh may be larger than a network carries.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
     if socket.local_addr()?.is_ipv6() {
@@ -197,7 +196,7 @@ fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the kernel hold more than its default; a limit of the host may keep it from doing so.
+/// Asks the kernel for larger buffers than its default; a limit of the host may prevent this.
 pub(in crate::backend) fn enlarge_buffers(socket: &impl AsFd) {
     let plain = SockRef::from(socket);
     let wanted = [
@@ -211,7 +210,7 @@ pub(in crate::backend) fn enlarge_buffers(socket: &impl AsFd) {
     }
 }
 
-/// Errors after which the next datagram may well get through.
+/// Whether the next datagram may well get through after this error.
 fn concerns_one_datagram(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -1,9 +1,9 @@
 //! The sessions of a UDP listener by source address, and which of them makes room for a new one.
 //!
-//! Anybody can write any source address on a datagram, so nothing is kept for a source before a valid
-//! routing update has come from it, and sources that have only just appeared share a small number of places, each for
-//! a while: so a flood of invented ones costs little, and an honest one that gets a place has the time to prove itself.
-//! Time is an argument; sockets it does not know.
+//! Anybody can write any source address on a datagram. So nothing is kept for a source before it has sent a valid
+//! routing update, and new sources share a small number of places, each for a while. A flood of invented sources
+//! costs little, and an honest source that gets a place has the time to prove itself. Time is an argument. It knows
+//! no sockets.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,38 +14,38 @@ use tokio::time::Instant;
 
 use super::inbox::Inbox;
 
-/// Sessions of one listener.
+/// The most sessions of one listener.
 pub(super) const MAX_SESSIONS: usize = 4_096;
-/// Sessions among them that are younger than [`PROOF`] or have been silent since.
+/// The most sessions among them that are younger than [`PROOF`] or have been silent since.
 pub(super) const MAX_NEW: usize = 256;
-/// A source that still sends this long after its first datagram counts as real; one that does not makes room for
-/// others. Until then others have to wait, and a neighbour repeats its first message every second.
+/// A source that still sends this long after its first datagram counts as real; one that does not may be displaced.
+/// Until then other sources wait, which is harmless because a neighbour repeats its first message every second.
 pub(super) const PROOF: Duration = Duration::from_secs(2);
 
 /// The sessions of a listener.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    entries: BTreeMap<SocketAddr, Entry>,
+    entries: BTreeMap<SocketAddr, SessionEntry>,
     /// Sources that are not proven, oldest first.
     new: BTreeMap<u64, SocketAddr>,
     next_serial: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SessionEntry {
     serial: u64,
     inbox: Arc<Inbox>,
     since: Instant,
     proven: bool,
 }
 
-/// The reason why there is no place.
+/// Why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoPlace {
-    /// Some of them make room soon.
-    #[error("{MAX_NEW} sources have appeared within {} s, and no more are let in at once", PROOF.as_secs())]
+    /// Too many new sources; some of them soon make room.
+    #[error("{MAX_NEW} new sources appeared within {} s, and no more are admitted at once", PROOF.as_secs())]
     ForNow,
-    /// As many sources as there are places have proved themselves.
+    /// As many sources as there are places have proved real.
     #[error("the port has {MAX_SESSIONS} sessions: limit it to known neighbours")]
     Full,
 }
@@ -70,8 +70,8 @@ impl Table {
         true
     }
 
-    /// Makes a place for a new source. The oldest new session may have to go, if it had the time to prove itself and
-    /// did not: its inbox is closed.
+    /// Makes a place for a new source. If there is none, the oldest new session loses its place and its inbox is
+    /// closed, provided that it had the time to prove itself and did not.
     pub(super) fn admit(&mut self, source: SocketAddr, now: Instant) -> Result<Place, NoPlace> {
         if self.new.len() >= MAX_NEW || self.entries.len() >= MAX_SESSIONS {
             self.displace_oldest_new(now)?;
@@ -79,7 +79,7 @@ impl Table {
         let serial = self.next_serial;
         self.next_serial += 1;
         let inbox = Arc::<Inbox>::default();
-        let entry = Entry { serial, inbox: inbox.clone(), since: now, proven: false };
+        let entry = SessionEntry { serial, inbox: inbox.clone(), since: now, proven: false };
         if let Some(old) = self.entries.insert(source, entry) {
             old.inbox.close();
             self.new.remove(&old.serial);
@@ -90,7 +90,7 @@ impl Table {
 
     fn displace_oldest_new(&mut self, now: Instant) -> Result<(), NoPlace> {
         let oldest = self.new.first_entry().ok_or(NoPlace::Full)?;
-        let had_time = |entry: &Entry| now.duration_since(entry.since) >= PROOF;
+        let had_time = |entry: &SessionEntry| now.duration_since(entry.since) >= PROOF;
         if !self.entries.get(oldest.get()).is_none_or(had_time) {
             return Err(NoPlace::ForNow);
         }
@@ -100,7 +100,7 @@ impl Table {
         Ok(())
     }
 
-    /// Gives a place back; does nothing if another session has it by now.
+    /// Gives a place back, unless another session has it by now.
     pub(super) fn release(&mut self, source: SocketAddr, serial: u64) {
         if self.entries.get(&source).is_some_and(|entry| entry.serial == serial) {
             self.entries.remove(&source);
@@ -108,7 +108,7 @@ impl Table {
         }
     }
 
-    /// How many have a place.
+    /// The number of sessions with a place.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -129,12 +129,12 @@ mod tests {
         assert!(table.deliver(source(0), b"x", start + PROOF));
         let mut admitted = 0;
         for number in 1..100_000_u32 {
-            // Ten thousand a second.
+            // Ten thousand sources a second.
             let now = start + PROOF + Duration::from_micros(100) * number;
             admitted += usize::from(table.admit(source(number as usize), now).is_ok());
             assert!(table.len() <= MAX_NEW + 1);
         }
-        // In ten seconds as many as there is time for.
+        // Ten seconds are five times `PROOF`, and all new places are given out once in each.
         assert_eq!(admitted, MAX_NEW * 5);
         assert!(table.deliver(source(0), b"y", start + 20 * PROOF), "the real neighbour lost its place");
         assert!(!table.deliver(source(1), b"y", start + 20 * PROOF));

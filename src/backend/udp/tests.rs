@@ -1,7 +1,9 @@
-//! What only UDP has: sources, spoofed and real, errors that come back by ICMP, and joined datagrams.
+//! Tests of what only UDP has: real and spoofed sources, errors that come back by ICMP, and joined datagrams.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
 
 use super::*;
 use crate::backend::{ListenSpec, Listener, dial as dial_spec};
@@ -94,10 +96,10 @@ async fn many_invented_sources_make_few_sessions() {
     };
     let hub = member.hub.clone();
     assert_eq!(hub.sessions(), table::MAX_NEW);
-    // One more has to wait until another has ended, and says its first words again as neighbours do.
+    // A further source has to wait until another has ended, and repeats its first message as neighbours do.
     let mut late = dialed(&listener).await;
     send(&mut late, [update("late")]).await;
-    // Datagrams of one host are taken in their order, so this one says that the other has been looked at.
+    // Datagrams of one host arrive in order. So once this one is there, the late source's has been handled.
     send(&mut sockets[1], [Bytes::from_static(b"after it")]).await;
     receive(&mut accepted[1], 2).await;
     assert_eq!(hub.sessions(), table::MAX_NEW);

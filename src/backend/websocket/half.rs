@@ -1,7 +1,7 @@
 //! The two halves of a WebSocket session.
 //!
-//! They share the library's socket under a lock that is held for as long as a system call takes, never while
-//! one of them waits. It owns batches, and which endings are orderly.
+//! Both share the library's socket under a lock that is held only for a system call, never while a half waits. This
+//! file owns batches, and which endings are orderly.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,31 +12,30 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use parking_lot::Mutex;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tracing::error;
 
-use super::upgrade::Socket;
 use crate::backend::packet_pool::PacketPool;
-use crate::backend::session::{TransportReader, TransportWriter};
-use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, Reader, Session, SessionEnd, SessionInfo, Writer};
+use crate::backend::tls::Io;
+use crate::backend::{MAX_BATCH_BYTES, MAX_BATCH_PACKETS, SessionEnd};
 use crate::wire::MAX_MESSAGE;
 
-type Shared = Arc<Mutex<Socket>>;
+pub(super) type Socket = WebSocketStream<Io>;
+type SharedSocket = Arc<Mutex<Socket>>;
 
-pub(super) fn session(socket: Socket, info: SessionInfo) -> Session {
+pub(super) fn halves(socket: Socket) -> (WsReader, WsWriter) {
     let socket = Arc::new(Mutex::new(socket));
     let reader = WsReader { socket: socket.clone(), pool: PacketPool::default(), end: None };
-    let writer = WsWriter { socket };
-    let (reader, writer) = (TransportReader::WebSocket(reader), TransportWriter::WebSocket(writer));
-    Session { reader: Reader::new(reader), writer: Writer::new(writer), info }
+    (reader, WsWriter { socket })
 }
 
 /// The receiving half of a WebSocket session.
 #[derive(Debug)]
 pub(crate) struct WsReader {
-    socket: Shared,
+    socket: SharedSocket,
     pool: PacketPool,
-    /// An end that was found behind packets, returned by the next call.
+    /// An end that was found after packets; the next call returns it.
     end: Option<SessionEnd>,
 }
 
@@ -67,7 +66,7 @@ impl WsReader {
                 Poll::Ready(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => continue,
                 Poll::Ready(Some(Ok(Message::Text(_)))) => SessionEnd::Broken(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "the peer sends text, which is no packet",
+                    "the peer sent text, which is not a packet",
                 )),
                 Poll::Ready(Some(Ok(Message::Close(_))) | None) => SessionEnd::Closed,
                 Poll::Ready(Some(Err(error))) => end_of(error),
@@ -81,7 +80,7 @@ impl WsReader {
         if out.len() > start {
             return Poll::Ready(Ok(()));
         }
-        // Nothing but pings: others get their turn.
+        // Only pings came: lets other tasks run.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -104,7 +103,7 @@ fn broken(error: Error) -> io::Error {
 /// The sending half of a WebSocket session.
 #[derive(Debug)]
 pub(crate) struct WsWriter {
-    socket: Shared,
+    socket: SharedSocket,
 }
 
 impl WsWriter {
@@ -112,7 +111,7 @@ impl WsWriter {
         poll_fn(|cx| self.poll_batch(cx, batch)).await.map_err(broken)
     }
 
-    /// A packet that was taken out of the batch is in the library's buffer, which the next call flushes.
+    /// Each packet taken out of the batch is in the library's buffer, and the next call flushes it.
     fn poll_batch(&self, cx: &mut Context<'_>, batch: &mut VecDeque<Bytes>) -> Poll<Result<(), Error>> {
         let mut socket = self.socket.lock();
         while !batch.is_empty() {
@@ -129,7 +128,7 @@ impl WsWriter {
 
     pub(in crate::backend) async fn close(self) -> io::Result<()> {
         poll_fn(|cx| self.socket.lock().poll_close_unpin(cx)).await.map_err(broken)?;
-        // As in `framed`: what nobody reads any more is read here, up to the peer's own end.
+        // As in `framed`: reads to the end of the peer's stream what no reader takes any more.
         while Arc::strong_count(&self.socket) == 1 {
             match poll_fn(|cx| self.socket.lock().poll_next_unpin(cx)).await {
                 Some(Ok(_waste)) => {}

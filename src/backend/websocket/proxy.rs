@@ -1,7 +1,7 @@
 //! The way to a server through an HTTP proxy.
 //!
-//! It owns which proxy the environment names for a host, and the request that opens a tunnel. What is said
-//! through the tunnel it does not know. Credentials are never printed.
+//! It owns which proxy the environment names for a host, and the request that opens a tunnel. It does not know what
+//! goes through the tunnel. Credentials are never printed.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ const ANSWER_LIMIT: usize = 16 * 1024;
 pub struct Proxy {
     /// `host:port`
     address: String,
-    /// Of the header that shows who we are.
+    /// The value of the header that shows who we are.
     authorization: Option<HeaderValue>,
 }
 
@@ -33,11 +33,11 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// The proxy that HTTP_PROXY or, for `wss`, HTTPS_PROXY names for a server, unless NO_PROXY excepts it.
-    /// A server on this very host is never asked for through a proxy.
+    /// The proxy that HTTP_PROXY or, for `wss`, HTTPS_PROXY names for a server, unless NO_PROXY excepts the server.
+    /// A server on this very host is never reached through a proxy.
     ///
     /// # Errors
-    /// If it is named by something else than `http://host:port`, with or without credentials.
+    /// If the environment names the proxy by anything but `http://host:port`, with or without credentials.
     pub fn from_environment(secure: bool, host: &str, port: u16) -> io::Result<Option<Self>> {
         Self::choose(&Matcher::from_env(), secure, host, port)
     }
@@ -59,15 +59,15 @@ impl Proxy {
             (other, _) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!(
-                    "the environment names a proxy of kind {:?} for {host}: only http://host:port is \
-                     supported; NO_PROXY={host} goes without",
+                    "the environment names a proxy of kind {:?} for {host}: only http://host:port is supported; set \
+                     NO_PROXY={host} to connect without a proxy",
                     other.unwrap_or_default()
                 ),
             )),
         }
     }
 
-    /// `host:port`
+    /// The proxy's `host:port`.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -94,11 +94,11 @@ pub(crate) async fn tunnel(mut stream: TcpStream, target: &str, proxy: &Proxy) -
     if code == Some("200") {
         return Ok(stream);
     }
-    let text = format!("the proxy {} gives no tunnel: {}", proxy.address, status.escape_debug());
+    let text = format!("the proxy {} refused to open a tunnel: {}", proxy.address, status.escape_debug());
     Err(io::Error::new(io::ErrorKind::ConnectionRefused, text))
 }
 
-/// Reads up to the blank line. Nothing can follow it: the server speaks when it is spoken to.
+/// Reads up to the blank line. Nothing can follow it, because the server speaks only when spoken to.
 async fn read_answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {

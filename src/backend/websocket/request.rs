@@ -1,7 +1,7 @@
-//! The HTTP server of a ws-listener: reads one request of a connection, and answers it.
+//! The HTTP server of a ws-listener: reads one request of a connection and answers it.
 //!
-//! Owns the bounds of a request, paths, origins, and what is answered to those who want no WebSocket. It refuses to
-//! know sessions, and who logs what. Limits of time are its callers'.
+//! It owns the bounds of a request, paths, origins, and the answers to requests for no WebSocket. It refuses to
+//! know sessions, and who logs what. Its callers limit the time.
 
 use std::io;
 use std::time::Duration;
@@ -15,51 +15,52 @@ use tokio_tungstenite::tungstenite::http::header::{
 };
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Method, Request, Response, StatusCode};
 
-/// Bytes of a request up to its blank line, and lines in them: proxies add cookies and tokens by the dozen.
+/// The most bytes of a request up to its blank line, and the most header lines: proxies add cookies and tokens by
+/// the dozen.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_LINES: usize = 1_000;
 
-/// How long a client may go on sending once it is answered.
+/// How long a client may go on sending after it was answered.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What a client's TLS begins with, and no request.
+/// The first byte of a client's TLS; no HTTP request begins with it.
 const TLS_RECORD: u8 = 0x16;
 
-/// What load balancers ask for, to learn whether this port serves.
+/// The path that load balancers ask for, to learn whether this port serves.
 const HEALTH: &str = "/healthz";
 
-/// What every browser sends, and no page can keep it from that. Nodes send none of it.
+/// Headers that every browser sends and no page can suppress. Nodes send none of them.
 const OF_BROWSERS: [&str; 3] = ["accept-language", "sec-fetch-mode", "sec-fetch-site"];
 
-/// What became of a request.
+/// How a request was answered.
 #[derive(Debug)]
-pub(super) enum Answered {
+pub(super) enum UpgradeAnswer {
     /// The connection is a WebSocket from here on.
     Upgraded,
-    /// It asked for a WebSocket, or for TLS, and was refused with this answer.
+    /// The client asked for a WebSocket, or for TLS, and was refused with this answer.
     Refused(String),
-    /// It asked for something else, or for nothing.
+    /// The client asked for something else, or for nothing.
     Other,
 }
 
-/// Reads a request and answers it. Unless it is upgraded, the connection is of no more use.
+/// Reads a request and answers it. Unless it is upgraded, the connection is of no further use.
 ///
 /// # Errors
-/// If the connection fails before.
-pub(super) async fn serve<IO>(io: &mut IO, path: &str) -> io::Result<Answered>
+/// If the connection fails before the answer is out.
+pub(super) async fn serve<IO>(io: &mut IO, path: &str) -> io::Result<UpgradeAnswer>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let Some(head) = read_head(io).await? else { return Ok(Answered::Other) };
+    let Some(head) = read_head(io).await? else { return Ok(UpgradeAnswer::Other) };
     if is_tls(&head) {
         let text = "the client speaks TLS, and this listener does not: set tls at both ends, or at none";
         let _gone = refuse(io, &told(StatusCode::BAD_REQUEST, text), true).await;
-        return Ok(Answered::Refused(format!("{}: {text}", StatusCode::BAD_REQUEST)));
+        return Ok(UpgradeAnswer::Refused(format!("{}: {text}", StatusCode::BAD_REQUEST)));
     }
     let request = match parse(&head) {
         Ok(request) => request,
         Err(status) => {
-            return refuse(io, &told(status, &reason(status)), true).await.map(|()| Answered::Other);
+            return refuse(io, &told(status, &reason(status)), true).await.map(|()| UpgradeAnswer::Other);
         }
     };
     let wants_upgrade = wants_websocket(&request);
@@ -67,14 +68,14 @@ where
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         io.write_all(&bytes(&answer, true)?).await?;
         io.flush().await?;
-        return Ok(Answered::Upgraded);
+        return Ok(UpgradeAnswer::Upgraded);
     }
     refuse(io, &answer, request.method() != Method::HEAD).await?;
     let text = || format!("{}: {}", answer.status(), answer.body().trim_end());
-    Ok(if wants_upgrade { Answered::Refused(text()) } else { Answered::Other })
+    Ok(if wants_upgrade { UpgradeAnswer::Refused(text()) } else { UpgradeAnswer::Other })
 }
 
-/// A request up to its blank line, or as much of it as is allowed; `None` if it has no end.
+/// A request up to its blank line, cut off beyond the most that is allowed; `None` if the stream ends before.
 async fn read_head(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<BytesMut>> {
     let mut head = BytesMut::new();
     loop {
@@ -95,8 +96,8 @@ fn is_tls(head: &[u8]) -> bool {
     head.first() == Some(&TLS_RECORD)
 }
 
-/// The request, or the status that says what is wrong with it. A neighbour speaks when it is answered, so nothing may
-/// follow the blank line of an upgrade.
+/// The request, or the status that says what is wrong with it. Nothing may follow the blank line of an upgrade,
+/// because a neighbour speaks only once it is answered.
 fn parse(head: &[u8]) -> Result<Request<()>, StatusCode> {
     let mut lines = vec![httparse::EMPTY_HEADER; MAX_LINES];
     let mut raw = httparse::Request::new(&mut lines);
@@ -121,7 +122,7 @@ fn parse(head: &[u8]) -> Result<Request<()>, StatusCode> {
     Ok(request)
 }
 
-/// The start of a WebSocket, or what is said instead. HTTP/1.0 is taken for 1.1, as a Go node does.
+/// The start of a WebSocket, or the answer given instead. HTTP/1.0 is taken for 1.1, as a Go node does.
 fn answer(request: &Request<()>, path: &str, wants_upgrade: bool) -> Response<String> {
     let asked = request.uri().path();
     if asked == HEALTH && !wants_upgrade && matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -130,7 +131,8 @@ fn answer(request: &Request<()>, path: &str, wants_upgrade: bool) -> Response<St
     if !serves(path, asked) {
         return told(StatusCode::NOT_FOUND, "no mesh at this path");
     }
-    // Browsers say on whose page a script runs: no page elsewhere may lead its readers' browsers here.
+    // Browsers name the page whose script connects. No page from elsewhere may make its readers' browsers connect
+    // here.
     let (origin, host) = (header(request, &ORIGIN), header(request, &HOST).unwrap_or_default());
     let foreign = origin.filter(|origin| wants_upgrade && !origin_host(origin).eq_ignore_ascii_case(host));
     if let Some(origin) = foreign {
@@ -140,7 +142,8 @@ fn answer(request: &Request<()>, path: &str, wants_upgrade: bool) -> Response<St
         );
         return told(StatusCode::FORBIDDEN, &text);
     }
-    // A page elsewhere can have its own name lead here: then `Host` is its own, and nothing else tells it from a node.
+    // A page from elsewhere can make its own host name resolve to this node. Its `Host` then matches its origin,
+    // and only these headers tell its browser from a node.
     if wants_upgrade && OF_BROWSERS.iter().any(|name| request.headers().contains_key(*name)) {
         return told(
             StatusCode::FORBIDDEN,
@@ -162,8 +165,8 @@ fn header<'a>(request: &'a Request<()>, name: &HeaderName) -> Option<&'a str> {
     request.headers().get(name).and_then(|value| value.to_str().ok())
 }
 
-/// True if a listener at `path` answers a request for `asked`; a path with a slash at its end stands for all
-/// below it.
+/// Whether a listener at `path` answers a request for `asked`; a path that ends with a slash stands for all below
+/// it.
 fn serves(path: &str, asked: &str) -> bool {
     asked == path || (path.ends_with('/') && asked.starts_with(path))
 }
@@ -188,7 +191,7 @@ fn told(status: StatusCode, text: &str) -> Response<String> {
     answer
 }
 
-/// Head and body in one piece, which a client reads at once.
+/// Head and body in one piece, so that a client reads them at once.
 fn bytes(answer: &Response<String>, with_body: bool) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     write_response(&mut bytes, answer).map_err(io::Error::other)?;
@@ -197,8 +200,8 @@ fn bytes(answer: &Response<String>, with_body: bool) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sends the answer, and reads what the client still sends: if it were left unread, the close would be a reset, which
-/// can overtake the answer.
+/// Sends the answer, and reads what the client still sends. Closing with unread bytes would reset the connection,
+/// and a reset can overtake the answer.
 async fn refuse<IO>(io: &mut IO, answer: &Response<String>, with_body: bool) -> io::Result<()>
 where
     IO: AsyncRead + AsyncWrite + Unpin,

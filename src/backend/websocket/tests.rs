@@ -1,4 +1,4 @@
-//! What only WebSockets have: upgrades, paths, headers, kinds of messages, proxies.
+//! Tests of what only WebSockets have: upgrades, paths, headers, kinds of messages, proxies.
 
 use futures_util::{SinkExt, StreamExt};
 use hyper_util::client::proxy::matcher::Matcher;
@@ -33,7 +33,7 @@ fn options(listener: &Listener, path: &str) -> WsDialOptions {
 
 type Foreign = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// A client of the library itself, which can misbehave.
+/// A client that uses the library directly and can misbehave.
 async fn foreign(listener: &mut Listener) -> (Foreign, Session) {
     let (client, _response) = connect_async(format!("ws://{}/", listener.local_addr())).await.unwrap();
     (client, listener.accept().await.unwrap())
@@ -80,7 +80,7 @@ async fn pages_of_other_hosts_may_not_lead_browsers_here() {
     for (origin, further, allowed) in [
         (own.as_str(), None, true),
         (&own, Some(("User-Agent", "Go-http-client/1.1")), true),
-        // What a page sends whose name leads here.
+        // What a page sends whose own host name resolves to this node.
         (&own, Some(("Accept-Language", "en")), false),
         (&own, Some(("Sec-Fetch-Mode", "websocket")), false),
         ("http://evil.example", None, false),
@@ -101,7 +101,7 @@ async fn pages_of_other_hosts_may_not_lead_browsers_here() {
     }
 }
 
-/// What the listener answers to a request, up to the end of the connection.
+/// The listener's answer to a request, up to the end of the connection.
 async fn answer(listener: &Listener, request: &str) -> String {
     let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -161,7 +161,7 @@ async fn old_versions_and_many_headers_are_upgraded() {
     for (version, more) in [("1.0", ""), ("1.1", many.as_str())] {
         let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
         let request = format!("GET /mesh HTTP/{version}\r\nHost: x\r\n{more}{UPGRADE}\r\n");
-        // As a slow network would deliver it.
+        // In pieces, as a slow network would deliver it.
         let (first, rest) = request.as_bytes().split_at(request.len() - 2);
         stream.write_all(first).await.unwrap();
         tokio::task::yield_now().await;
@@ -235,7 +235,7 @@ async fn the_first_line_of_a_refusal_is_shown() {
     }
 }
 
-/// What a dialer sends before anything is answered.
+/// What a dialer sends before it gets an answer.
 async fn first_words(change: impl FnOnce(&mut WsDialOptions)) -> String {
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
@@ -301,7 +301,7 @@ async fn silent_clients_are_cut_and_keep_nobody_waiting() {
     }
     let (_foreign, _session) = foreign(&mut listener).await;
     for stream in &mut silent {
-        // The clock runs ahead only while all wait, so this waits for the limit and for nothing else.
+        // The paused clock moves only while all tasks wait, so this waits for the limit and nothing else.
         assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0, "a silent client was not cut");
     }
 }
@@ -329,7 +329,7 @@ async fn fragments_make_one_packet_and_pings_are_answered_between_them() {
     let mut packets = Vec::new();
     session.reader.read_batch(&mut packets).await.unwrap();
     assert_eq!(packets, [&b"one packet"[..]]);
-    // The answer leaves with the next read or write.
+    // The pong leaves with the next read or write.
     session.writer.write_batch(&mut [bytes::Bytes::from_static(b"x")].into()).await.unwrap();
     assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong("there?".into()));
 }
@@ -350,7 +350,7 @@ async fn messages_beyond_a_packet_end_the_session() {
     }
 }
 
-/// A proxy that answers one client as told, and carries bytes to `target` if that was a tunnel.
+/// A proxy that gives one client this answer, and carries bytes to `target` if it answered with a tunnel.
 async fn proxy(answer: &'static str, target: String) -> (SocketAddr, tokio::task::JoinHandle<String>) {
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();

@@ -1,7 +1,7 @@
 //! From a TCP connection to a WebSocket, on either side.
 //!
-//! It owns how both sides speak, the dialer's request, and the words for an answer that is no WebSocket. What a listener
-//! answers is in `request`. Limits of time are its callers'.
+//! It owns how both sides speak, the dialer's request, and the text about an answer that is no WebSocket. `request`
+//! owns a listener's answers. Its callers limit the time.
 
 use std::io;
 
@@ -12,23 +12,25 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-use super::half::session;
-use super::request::{self, Answered};
-use super::{Proxy, WsDialOptions, WsListenOptions, proxy, transport};
+use super::half::{Socket, halves};
+use super::options::{WsDialOptions, WsListenOptions, transport};
+use super::proxy::{self, Proxy};
+use super::request::{self, UpgradeAnswer};
+use crate::backend::session::{TransportReader, TransportWriter};
 use crate::backend::tcp::{self, join};
-use crate::backend::tls::{self, Connected, Io};
+use crate::backend::tls::{self, Connected};
 use crate::backend::{DialFailure, Direction, Session, SessionInfo};
 use crate::tls::HandshakeError;
 use crate::wire::MAX_MESSAGE;
 
 /// Bytes read at once.
 const READ_BUFFER: usize = 64 * 1024;
-/// Bytes gathered before they are written, unless a batch ends before.
+/// Bytes gathered before they are written, unless the batch ends earlier.
 const WRITE_BUFFER: usize = 128 * 1024;
 /// The most of a server's answer that is shown, in characters.
 const LONGEST_LINE: usize = 600;
 
-/// How both sides speak: no message may be longer than a packet.
+/// The settings of both sides: no message may be longer than a packet.
 fn settings() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
@@ -40,46 +42,51 @@ fn settings() -> WebSocketConfig {
 
 /// Why a connection did not become a WebSocket.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum UpgradeRefused {
     Tls(HandshakeError),
-    /// The client asked for one, and was given this answer.
+    /// The client asked for a WebSocket, and was given this answer.
     Upgrade(String),
     /// The client asked for something else.
     NotAsked,
     Broken(io::Error),
 }
 
-/// The server's side.
+/// Does the server's side of the upgrade.
 pub(super) async fn accept(
     stream: TcpStream,
     options: &WsListenOptions,
     peer: &str,
-) -> Result<Session, Refused> {
-    let accepted = tls::accept(stream, options.tls.as_ref()).await.map_err(Refused::Tls)?;
-    let Connected { mut io, certified_nodes } = accepted;
-    match request::serve(&mut io, &options.path).await.map_err(Refused::Broken)? {
-        Answered::Upgraded => {}
-        Answered::Refused(answer) => return Err(Refused::Upgrade(answer)),
-        Answered::Other => return Err(Refused::NotAsked),
+) -> Result<Session, UpgradeRefused> {
+    let accepted = tls::accept(stream, options.tls.as_ref()).await.map_err(UpgradeRefused::Tls)?;
+    let Connected { mut io, certified_nodes, is_newcomer } = accepted;
+    match request::serve(&mut io, &options.path).await.map_err(UpgradeRefused::Broken)? {
+        UpgradeAnswer::Upgraded => {}
+        UpgradeAnswer::Refused(answer) => return Err(UpgradeRefused::Upgrade(answer)),
+        UpgradeAnswer::Other => return Err(UpgradeRefused::NotAsked),
     }
     let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(settings())).await;
-    let (peer, transport) = (peer.to_owned(), options.transport());
-    Ok(session(socket, SessionInfo { transport, peer, direction: Direction::Inbound, certified_nodes }))
+    let (peer, transport, direction) = (peer.to_owned(), options.transport(), Direction::Inbound);
+    Ok(session(socket, SessionInfo { transport, peer, direction, certified_nodes, is_newcomer }))
 }
 
-/// The client's side, from the name of the host on.
+/// Does the client's side, beginning with the resolution of the host's name.
 pub(super) async fn connect(options: &WsDialOptions) -> Result<Session, DialFailure> {
     let address = options.address();
     let failed = |source: io::Error| DialFailure::Connect { address: address.clone(), source };
     let request = request(options).map_err(failed)?;
     let stream = open(&address, options.proxy.as_ref()).await?;
-    let Connected { io, certified_nodes } =
+    let Connected { io, certified_nodes, is_newcomer } =
         tls::connect(stream, options.tls.as_ref(), &options.host, &address).await?;
     let (socket, _response) = client_async_with_config(request, io, Some(settings()))
         .await
         .map_err(|error| failed(explain(error, &options.path)))?;
-    let (peer, transport) = (address.clone(), options.transport());
-    Ok(session(socket, SessionInfo { transport, peer, direction: Direction::Outbound, certified_nodes }))
+    let (peer, transport, direction) = (address.clone(), options.transport(), Direction::Outbound);
+    Ok(session(socket, SessionInfo { transport, peer, direction, certified_nodes, is_newcomer }))
+}
+
+fn session(socket: Socket, info: SessionInfo) -> Session {
+    let (reader, writer) = halves(socket);
+    Session::new(TransportReader::WebSocket(reader), TransportWriter::WebSocket(writer), info)
 }
 
 async fn open(address: &str, through: Option<&Proxy>) -> Result<TcpStream, DialFailure> {
@@ -102,14 +109,14 @@ fn request(options: &WsDialOptions) -> io::Result<http::Request<()>> {
     };
     let mut request = format!("{}://{host}{}", transport(secure), options.path)
         .into_client_request()
-        .map_err(|error| invalid(format!("no WebSocket address: {error}")))?;
+        .map_err(|error| invalid(format!("not a WebSocket address: {error}")))?;
     let origin = format!("{}://{host}", if secure { "https" } else { "http" });
     let origin = HeaderValue::from_str(&origin).map_err(|error| invalid(error.to_string()))?;
     request.headers_mut().insert(ORIGIN, origin);
     if let Some((name, value)) = &options.extra_header {
         let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| invalid(format!("{name:?} is no name of a header")))?;
-        // The value may be a secret, so it is not repeated.
+            .map_err(|_| invalid(format!("{name:?} is not the name of a header")))?;
+        // The value is not repeated, because it may be a secret.
         let value = HeaderValue::from_str(value)
             .map_err(|_| invalid(format!("the value of the extra header {name} cannot be sent")))?;
         request.headers_mut().append(name, value);
@@ -147,5 +154,3 @@ fn said(response: &http::Response<Option<Vec<u8>>>) -> String {
     let is_news = !line.is_empty() && response.status().canonical_reason() != Some(line.as_str());
     if is_news { format!(": {line}") } else { String::new() }
 }
-
-pub(super) type Socket = WebSocketStream<Io>;

@@ -1,5 +1,5 @@
-//! The nodes of the demo: their directory, configurations, keys, processes and end. Whatever their jobs started is found
-//! by a variable of its environment, and ends with them.
+//! The nodes of the demo: their directory, configurations, keys, processes and end. Processes that their jobs started
+//! are found by an environment variable, and end with the nodes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::process::{Child, Command as Process};
 use tokio::time::{sleep, timeout};
 
-use super::{PATIENCE, story};
+use super::{NODE_WITHIN, story};
 use crate::cli::DAEMON_ARGUMENT;
 use crate::cli::endpoint::{Endpoint, EndpointDialer};
 use crate::cli::exit::{Exit, Failure};
@@ -22,9 +22,9 @@ use crate::rpc::{Client, Deadlines};
 use crate::tls::AccessLevel;
 use crate::tls::access::AccessTokens;
 use crate::tls::commands::{self, CommandError, RequestKey};
-use crate::tls::make::{Dates, KeyKind, Subject};
+use crate::tls::make::{CertSubject, Dates, KeyKind};
 
-/// In the order of their starts: a node that dials before hop listens would wait for its next attempt.
+/// In the order of their starts, because a node that dials before hop listens would wait for its next attempt.
 pub(super) const NODES: [&str; 4] = ["hop", "control", "e1", "e2"];
 /// How long a node may take to end when asked, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -34,20 +34,20 @@ pub(super) struct DemoMesh {
     dir: PathBuf,
     nodes: Vec<(&'static str, Child)>,
     keep: bool,
-    /// What runs all nodes but control, instead of this program.
+    /// The program that runs all nodes but control, if it is not this one.
     program: Option<PathBuf>,
     has_ansible: bool,
     page: Option<DemoPage>,
 }
 
-/// Where the page of the control node is, and what opens it.
+/// The port of the control node's page, and the token that opens it.
 struct DemoPage {
     port: u16,
     token: String,
 }
 
 impl DemoMesh {
-    /// An empty directory.
+    /// Makes a directory for a mesh in which no node runs yet.
     pub(super) fn new(keep: bool, has_page: bool, program: Option<PathBuf>) -> Result<Self, Failure> {
         let has_ansible = ["ansible-runner", "ansible-playbook"].iter().all(|name| is_on_path(name));
         let dir = make_dir()?;
@@ -68,7 +68,7 @@ impl DemoMesh {
         self.has_ansible
     }
 
-    /// What to say of the page, a line for each; nothing if there is none.
+    /// Lines that tell where the page is; empty if there is none.
     pub(super) fn page(&self) -> String {
         let Some(DemoPage { port, token }) = &self.page else { return String::new() };
         format!(
@@ -76,7 +76,7 @@ impl DemoMesh {
         )
     }
 
-    /// Keys, certificates, configurations, the playbooks, and meshctl itself under its name.
+    /// Writes keys, certificates, configurations and the playbooks, and links meshctl itself under its name.
     pub(super) fn write_files(&self) -> Result<(), Failure> {
         let certificates = make_certificates(&self.dir);
         certificates
@@ -141,7 +141,7 @@ impl DemoMesh {
                 process
             }
         };
-        // What a job of a killed node leaves goes with the mesh.
+        // Temporary files that a killed node's jobs leave are removed with the directory.
         process.env("TMPDIR", &self.dir);
         let log = File::create(self.log(name)).map_err(failed("write a log"))?;
         process.arg("--config").arg(self.dir.join(format!("{name}.yml"))).stdin(Stdio::null());
@@ -150,13 +150,13 @@ impl DemoMesh {
         let child = process.process_group(0).kill_on_drop(!self.keep).spawn();
         self.nodes.push((name, child.map_err(failed("start a node"))?));
         let client = self.client(name);
-        self.until("every node to answer", PATIENCE, async || client.connect().await.is_ok()).await
+        self.until("every node to answer", NODE_WITHIN, async || client.connect().await.is_ok()).await
     }
 
-    /// Waits for a condition, as long as no node ends.
+    /// Waits until a condition holds.
     ///
     /// # Errors
-    /// It does not come about.
+    /// A node ended, or the condition did not hold in time.
     pub(super) async fn until(
         &mut self,
         what: &str,
@@ -188,7 +188,7 @@ impl DemoMesh {
         Failure::new(Exit::Failed, text)
     }
 
-    /// A power cut: the node ends at once, with all that its jobs started.
+    /// Ends a node at once, with all that its jobs started, like a power cut.
     pub(super) async fn kill(&mut self, name: &str) -> Result<(), Failure> {
         let at = self.nodes.iter().position(|(node, _)| *node == name);
         let at = at.ok_or_else(|| Failure::new(Exit::Failed, format!("there is no node {name:?}")))?;
@@ -204,7 +204,7 @@ impl DemoMesh {
         let node = node.map(|node| format!("{}={node}", story::NODE));
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-            // Processes of others show nothing.
+            // The environment of other users' processes cannot be read.
             let (Some(pid), Ok(variables)) = (pid, fs::read(entry.path().join("environ"))) else { continue };
             let has = |wanted: &str| variables.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes());
             if has(&mesh) && node.as_deref().is_none_or(has) {
@@ -213,7 +213,7 @@ impl DemoMesh {
         }
     }
 
-    /// Runs commands in a shell, in our directory, for the control node.
+    /// Runs commands in a shell, in the mesh's directory, for the control node.
     pub(super) async fn run_script(
         &self,
         output: Output,
@@ -237,19 +237,19 @@ impl DemoMesh {
     pub(super) async fn stop(&mut self) {
         for (_, process) in &mut self.nodes {
             let pid = process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-            // It is not reaped yet, so its ID is nobody else's.
+            // The process is not reaped yet, so no other process has its ID.
             let _ended = pid.map(|pid| kill_process(pid, Signal::TERM));
             if timeout(GRACE, process.wait()).await.is_err() {
                 let _ended = process.kill().await;
             }
         }
-        // Jobs outlive their node by design: here they must not.
+        // Jobs outlive their node by design, but not in the demo.
         self.kill_jobs(None);
-        // What cannot be removed is in the system's temporary directory, which is swept.
+        // An error does not matter: the system cleans its directory of temporary files.
         let _ = fs::remove_dir_all(&self.dir);
     }
 
-    /// How to talk to a mesh that stays, and how to end it.
+    /// Text that says how to talk to a mesh that stays, and how to end it.
     pub(super) fn farewell(&self) -> String {
         let ids = self.nodes.iter().filter_map(|(_, process)| process.id());
         let (ids, dir) = (ids.map(|id| id.to_string()).collect::<Vec<_>>().join(" "), self.dir.display());
@@ -289,18 +289,18 @@ fn make_certificates(dir: &Path) -> Result<(), CommandError> {
     let (ca, ca_key) = (dir.join("ca.crt"), dir.join("ca.key"));
     commands::init("demo authority", KeyKind::EcdsaP256, Dates::default(), &ca, &ca_key)?;
     for node in NODES {
-        let names = Subject {
+        let names = CertSubject {
             common_name: node.to_owned(),
             addresses: vec![std::net::Ipv4Addr::LOCALHOST.into()],
             node_ids: vec![node.to_owned()],
-            ..Subject::default()
+            ..CertSubject::default()
         };
         let file = |ending: &str| dir.join(format!("{node}.{ending}"));
         let key = RequestKey::New(KeyKind::EcdsaP256, file("key"));
         commands::make_request(&names, &key, &file("req"))?;
         commands::sign_request(&file("req"), (&ca, &ca_key), Dates::default(), &file("crt"), |_| true)?;
     }
-    // RSA, which every node of a receptor mesh verifies.
+    // RSA, because every receptor node can verify it.
     commands::generate_key(KeyKind::Rsa(2048), &dir.join("work.key"), &dir.join("work.pub"))
 }
 

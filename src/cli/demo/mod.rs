@@ -1,8 +1,8 @@
-//! `meshctl demo`: a mesh of four nodes on this machine with a controller, playbooks spread over them, one node lost
-//! with its job, and nothing left behind.
+//! `meshctl demo`: starts a mesh of four nodes on this machine with a controller, spreads playbooks over them, loses
+//! one node with its job, and leaves nothing behind.
 //!
-//! Owns the order of events. The nodes are `mesh`'s, what is typed and what jobs do is `story`'s: meshctl's own
-//! commands, run by a shell as a user would type them.
+//! Owns the order of events. `mesh` owns the nodes. `story` owns what is typed (meshctl's own commands, run by a shell
+//! as a user would type them) and what jobs do.
 
 mod mesh;
 mod story;
@@ -20,20 +20,20 @@ use crate::rpc::operation::{self, InstanceFilter, JobFilter};
 use crate::rpc::report::controller::JobReport;
 use crate::rpc::report::{JobState, Lenient};
 
-/// The state that every job of the story is to end in.
+/// The state in which every job of the story should end.
 const SUCCESSFUL: Lenient<JobState> = Lenient::Known(JobState::Successful);
 
 /// How long a node may take to answer, or to begin a job.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the controller may take to find its instances: a Go node tells its work types once a minute.
+const NODE_WITHIN: Duration = Duration::from_secs(30);
+/// How long the controller may take to find its instances: a Go node advertises its work types only once a minute.
 const DISCOVERY: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Args)]
 pub(super) struct Demo {
-    /// Leave the mesh running, and say how to talk to it and how to stop it
+    /// Leave the mesh running, and print how to talk to it and how to stop it
     #[arg(long)]
     keep: bool,
-    /// Serve the control node's page on loopback, say where, and leave the mesh running until Ctrl-C
+    /// Serve the control node's page on loopback, print its address, and leave the mesh running until Ctrl-C
     #[arg(long)]
     web: bool,
     /// Another node program for all but the control node, started with --config FILE
@@ -106,7 +106,7 @@ async fn show(mesh: &mut DemoMesh, output: Output) -> Result<Vec<JobReport>, Fai
             page.report.jobs.iter().any(|job| job.state == Lenient::Known(JobState::Running))
         })
     };
-    mesh.until("the longer job to run", PATIENCE, runs).await?;
+    mesh.until("the longer job to run", NODE_WITHIN, runs).await?;
     let job = newest.ask(&control).await?.report.jobs.pop().unwrap_or_default();
     let lost = job.execution_node.unwrap_or_default();
     mesh.kill(&lost).await?;

@@ -31,17 +31,17 @@ type meshctl job output "$JOB" --text
 type meshctl job list --limit 1
 "#;
 
-/// Up to the job whose node is lost.
+/// The commands up to the job whose node is lost.
 pub(super) fn first() -> String {
     format!("{TYPE}{FIRST}")
 }
 
-/// What follows the loss of the node `$LOST` with the job `$JOB`.
+/// The commands after the loss of the node `$LOST` with the job `$JOB`.
 pub(super) fn then() -> String {
     format!("{TYPE}{THEN}")
 }
 
-/// Variables of all that jobs run: the node, for the playbook, and the mesh, for the one who cleans up.
+/// Environment variables of all that jobs run: the node, for the playbook, and the mesh, for the clean-up.
 pub(super) const NODE: &str = "DEMO_NODE";
 pub(super) const MESH: &str = "DEMO_MESH";
 
@@ -66,7 +66,7 @@ pub(super) const LONG: &str = "\
         msg: Done on {{ lookup('env', 'DEMO_NODE') }}
 ";
 
-/// With the interpreter that runs Ansible itself: one found by looking around may be a broken shim.
+/// Names the interpreter that runs Ansible itself, because one that Ansible discovers may be a broken shim.
 pub(super) const INVENTORY: &str =
     "localhost ansible_connection=local ansible_python_interpreter='{{ ansible_playbook_python }}'\n";
 

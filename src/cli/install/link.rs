@@ -1,5 +1,5 @@
-//! Whether a node that has just started is linked: its status is read until there is a link. If there is none, the node
-//! itself says what is wrong: a wrong address, a firewall, a refused certificate, another node of its name.
+//! Waits until a node that has just started is linked: reads its status until there is a link. If there is none, the
+//! node itself says what is wrong: a wrong address, a firewall, a refused certificate, another node of its name.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::rpc::request::{DoctorRequest, Request};
 use crate::rpc::{CallError, Client, Deadlines};
 
 /// How long the first link may take.
-const LINK: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(100);
+const LINK_WITHIN: Duration = Duration::from_secs(20);
+const LINK_EVERY: Duration = Duration::from_millis(100);
 
 /// What the node finds wrong with itself and its links.
 pub(super) async fn faults(config: &Config) -> Vec<String> {
@@ -28,7 +28,7 @@ pub(super) async fn faults(config: &Config) -> Vec<String> {
 }
 
 /// The ID of the node that answers now at the control socket.
-pub(super) async fn running(config: &Config) -> Option<String> {
+pub(super) async fn running_node(config: &Config) -> Option<String> {
     status(&client(config)?).await.ok()?.node_id
 }
 
@@ -38,22 +38,22 @@ fn client(config: &Config) -> Option<Client> {
 }
 
 async fn status(client: &Client) -> Result<NodeReport, CallError> {
-    // A neighbour that may still refuse this node is among its connections.
+    // Links, because connections include a neighbour that may still refuse this node.
     let fields = Some(vec![Section::NodeId.to_string(), Section::Links.to_string()]);
     let answer = client.command(&Request::Status { fields }).await?;
     Ok(report::read(&answer).unwrap_or_default())
 }
 
-/// The neighbours of the node, once it has one; one that waits to be dialled need have none.
+/// Waits for a link, and returns the node's neighbours. A node that dials nobody needs none.
 ///
 /// # Errors
-/// There is no link, in words.
+/// Why there is no link.
 pub(super) async fn wait(config: &Config) -> Result<Vec<String>, String> {
     let node = &config.node.id;
     let client = client(config).ok_or("the node has no control socket to ask for its links")?;
     let dials = !config.tcp_peers.is_empty() || !config.ws_peers.is_empty() || !config.quic_peers.is_empty();
     let mut last = format!("{node} does not answer");
-    let linked = until(LOOK, async || {
+    let linked = until(LINK_EVERY, async || {
         match status(&client).await {
             Err(error) => last = format!("{node} does not answer: {error}"),
             Ok(report) => {
@@ -62,11 +62,11 @@ pub(super) async fn wait(config: &Config) -> Result<Vec<String>, String> {
                 if report.node_id.as_deref() == Some(node.as_str()) && (!dials || !linked.is_empty()) {
                     return Ok(Some(linked));
                 }
-                last = format!("{node} runs, but has no link after {} s", LINK.as_secs());
+                last = format!("{node} runs, but has no link after {} s", LINK_WITHIN.as_secs());
             }
         }
         Ok(None)
     });
-    let linked = timeout(LINK, linked).await;
+    let linked = timeout(LINK_WITHIN, linked).await;
     linked.unwrap_or(Err(last))
 }

@@ -1,5 +1,5 @@
-//! The flags of `meshctl job run` that ansible-playbook has and the runner has no word for: they become words of
-//! ansible's command line on the node. Passwords are files there, never words.
+//! The flags of `meshctl job run` that ansible-playbook has and the runner's arguments lack: they become words of
+//! ansible's command line on the node. Passwords travel in files, never as words.
 
 use std::path::{Component, Path};
 
@@ -7,14 +7,15 @@ use clap::Args;
 
 use super::vault::VaultFlags;
 use crate::cli::exit::Failure;
+use crate::controller::pack::RunnerPaths;
 
 /// Flags of ansible, by its own names and letters.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AnsibleFlags {
-    /// Change nothing, and say what would change
+    /// Change nothing, and show what would change
     #[arg(long, short = 'C')]
     pub check: bool,
-    /// Show what changes in files
+    /// Show what changes in files, as a diff
     #[arg(long, short = 'D')]
     pub diff: bool,
     /// Become another user on the hosts
@@ -26,13 +27,13 @@ pub(in crate::cli) struct AnsibleFlags {
     /// How to become it
     #[arg(long, value_name = "METHOD")]
     pub become_method: Option<String>,
-    /// User of the connection
+    /// User to connect as
     #[arg(long, short = 'u')]
     pub user: Option<String>,
     /// Kind of connection, such as local
     #[arg(long, short = 'c')]
     pub connection: Option<String>,
-    /// Directories of modules within the project, with colons
+    /// Directories of modules within the project, separated by colons
     #[arg(long, short = 'M', value_name = "PATH")]
     pub module_path: Option<String>,
     /// Start at the task of this name
@@ -59,41 +60,21 @@ pub(in crate::cli) struct AnsibleFlags {
     /// Run handlers even if a task fails
     #[arg(long, conflicts_with = "module")]
     pub force_handlers: bool,
-    /// Ask for the password of the connection
+    /// Ask for the password to connect with
     #[arg(long, short = 'k')]
     pub ask_pass: bool,
-    /// Ask for the password of become
+    /// Ask for the password to become the other user with
     #[arg(long, short = 'K')]
     pub ask_become_pass: bool,
     #[command(flatten)]
     pub vault: VaultFlags,
 }
 
-/// Where ansible runs on the node, as seen from there: a module beside the project, a playbook in it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RunnerPaths {
-    /// What stands before `env/…`.
-    pub top: &'static str,
-    /// What stands before a path within the project.
-    pub project: &'static str,
-}
-
-impl RunnerPaths {
-    /// With an image all of it is below /runner, and a module runs in the project as well.
-    pub(super) fn of(is_module: bool, has_image: bool) -> Self {
-        match (is_module, has_image) {
-            (true, true) => Self { top: "/runner/", project: "/runner/project/" },
-            (true, false) => Self { top: "", project: "project/" },
-            (false, _) => Self { top: "../", project: "" },
-        }
-    }
-}
-
 impl AnsibleFlags {
-    /// The words, without those for passwords.
+    /// The words of ansible's command line, without those for passwords.
     ///
     /// # Errors
-    /// A path that does not travel with the project.
+    /// A path is not within the project.
     pub(super) fn words(&self, place: RunnerPaths) -> Result<Vec<String>, Failure> {
         let switches = [
             (self.check, "--check"),
@@ -122,11 +103,11 @@ impl AnsibleFlags {
     }
 }
 
-/// Paths with colons, as they are on the node.
+/// Paths separated by colons, as they are on the node.
 fn travelling(paths: &str, place: RunnerPaths) -> Result<String, Failure> {
     let inside = |path: &str| {
         let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-        let text = format!("--module-path: {path} does not lie in the project, and only that travels");
+        let text = format!("--module-path: {path} is not in the project, and only the project is sent");
         if Path::new(path).components().all(is_below) {
             Ok(format!("{}{path}", place.project))
         } else {

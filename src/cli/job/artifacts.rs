@@ -1,5 +1,5 @@
 //! A job's artifacts in a directory, as `ansible-runner process` leaves them: the runner's files, and one file for each
-//! event. A job's node may be hostile: nothing that it sends gets out of the directory.
+//! event. A job's node may be hostile: nothing that it sends is written outside the directory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 
 use zip::ZipArchive;
 
-use super::transmit::nameless_file;
 use crate::cli::exit::{Exit, Failure};
+use crate::controller::pack::nameless_file;
 use crate::controller::stream::StoredZip;
 use crate::rpc::report::controller::JobReport;
 
 const EVENTS: &str = "job_events";
-/// What a file takes on a disk at least.
+/// Least bytes that a file takes on a disk.
 const BLOCK: u64 = 4 << 10;
 
 /// A directory that is filled while a job's output comes.
 pub(super) struct Artifacts {
     directory: PathBuf,
-    /// Bytes that zips may still become.
+    /// Bytes that unpacked zips may still take.
     left: u64,
     /// The zip that is coming, in base64 without blanks.
     zip: Option<(StoredZip, File)>,
 }
 
 impl Artifacts {
-    /// Makes the directory, for its owner alone, unless it is there. The runner's files may take that many bytes in it.
+    /// Makes the directory, for its owner alone, unless it exists. The runner's files may take `most` bytes in it.
     pub(super) fn create(directory: &Path, most: u64) -> Result<Self, Failure> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         let artifacts = Self { directory, left: most, zip: None };
@@ -36,7 +36,7 @@ impl Artifacts {
         Ok(artifacts)
     }
 
-    /// An attempt starts: events of an earlier run would be taken for its own.
+    /// Begins an attempt: deletes events of an earlier run, which would be taken for its own.
     pub(super) fn begin(&mut self) -> Result<(), Failure> {
         let events = self.directory.join(EVENTS);
         let gone = match fs::remove_dir_all(&events) {
@@ -59,14 +59,14 @@ impl Artifacts {
         self.write(&events.join(format!("{counter}-{uuid}.json")), line)
     }
 
-    /// The runner's files follow, in a zip of that many bytes.
+    /// Begins a zip of `length` bytes with the runner's files.
     pub(super) fn begin_zip(&mut self, length: u64) -> Result<(), Failure> {
         let file = self.written(nameless_file())?;
         self.zip = Some((StoredZip { start: 0, length }, file));
         Ok(())
     }
 
-    /// A part of them, in base64.
+    /// Takes a part of the zip, in base64.
     pub(super) fn zip(&mut self, part: &[u8]) -> Result<(), Failure> {
         let Some((_, file)) = &mut self.zip else { return Ok(()) };
         let letters: Vec<u8> = part.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
@@ -74,20 +74,20 @@ impl Artifacts {
         self.written(written)
     }
 
-    /// They are complete.
+    /// Unpacks the zip, which is complete.
     pub(super) fn end_zip(&mut self) -> Result<(), Failure> {
         let Some((zip, file)) = self.zip.take() else { return Ok(()) };
         let unpack = || -> io::Result<()> {
             let mut zip = ZipArchive::new(io::BufReader::new(zip.open(file)))?;
             self.left = inflate(&mut zip, self.left)?;
-            // Links and names that lead out of the directory are refused there.
+            // `extract` refuses links and names that lead out of the directory.
             Ok(zip.extract(&self.directory)?)
         };
         let unpacked = unpack();
         self.written(unpacked)
     }
 
-    /// The job has ended: says how, if its runner could not.
+    /// Writes how the job ended, if its runner did not.
     pub(super) fn finish(&self, job: &JobReport) -> Result<(), Failure> {
         let code = job.rc.map(|code| code.to_string());
         for (name, text) in [("status", Some(job.state.to_string())), ("rc", code)] {
@@ -114,8 +114,8 @@ impl Artifacts {
     }
 }
 
-/// Inflates all files into nothing, as the sizes that a zip declares need not be true. Returns what is left of so many
-/// bytes.
+/// Inflates all files without keeping them, because the sizes that a zip declares may be false. Returns what is left of
+/// `left` bytes.
 fn inflate<R: Read + Seek>(zip: &mut ZipArchive<R>, mut left: u64) -> io::Result<u64> {
     for at in 0..zip.len() {
         let content = zip.by_index(at)?;

@@ -1,48 +1,49 @@
-//! `meshctl job explain`: why a job waits, or what has become of the node that runs it. What is so, the controller says;
-//! the words are here, for [`run`](super::run) too.
+//! `meshctl job explain`: why a job waits, or what has become of the node that runs it. The controller gives the facts;
+//! this module words them, also for [`tell`](super::tell).
 
 use clap::Args;
-use jiff::{Timestamp, Zoned};
+use jiff::Zoned;
 
-use super::follow::JobId;
-use crate::cli::Context;
+use super::follow::JobNumber;
+use crate::cli::CliContext;
 use crate::cli::completion::jobs;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::operation::show;
 use crate::cli::table::{self, given};
+use crate::cli::times::clock;
 use crate::rpc::operation::{self, ById, JobFilter};
 use crate::rpc::report::JobState;
 use crate::rpc::report::controller::{Explained, ExplainedGroup, PlaceHolder, SilentNode};
 
-/// Jobs of a page while a name is looked for.
+/// Jobs on a page while a name is searched for.
 const PAGE: u32 = 1000;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExplainFlags {
-    /// Its number, or its name: the newest job of that name that has not ended, else the newest
+    /// Number or name of the job: of that name the newest that has not ended, or else the newest
     #[arg(value_name = "ID|NAME", add = jobs())]
     job: String,
 }
 
 impl ExplainFlags {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let id = match self.job.parse() {
             Ok(id) => id,
             Err(_) => named(context, &self.job).await?,
         };
         let explain = operation::explain_job(ById { id });
-        show(context, explain, explanation).await
+        show(context, explain, |explained| explanation(explained, &context.output.now())).await
     }
 }
 
-/// The newest job of that name, first among those that have not ended.
-async fn named(context: &Context, name: &str) -> Result<JobId, Failure> {
+/// The newest job of that name that has not ended, else the newest of that name.
+async fn named(context: &CliContext, name: &str) -> Result<JobNumber, Failure> {
     for state in [vec![JobState::Pending, JobState::Waiting, JobState::Running], Vec::new()] {
         let mut filter =
             JobFilter { name: Some(name.to_owned()), state, limit: Some(PAGE), ..JobFilter::default() };
         loop {
             let page = operation::list_jobs(filter.clone()).ask(&context.client).await?.report;
-            // What begins like it is listed as well.
+            // The node also lists jobs whose names only begin with this one.
             if let Some(job) = page.jobs.iter().find(|job| job.name == name) {
                 return Ok(job.id);
             }
@@ -53,8 +54,9 @@ async fn named(context: &Context, name: &str) -> Result<JobId, Failure> {
     Err(Failure::new(Exit::Failed, format!("there is no job {name}")))
 }
 
-/// Why a job waits, for people: the sum, what holds it up, who is before it, and each instance that it could run on.
-fn explanation(explained: &Explained) -> String {
+/// Why a job waits, for people: the summary, what holds it up, its place in the queue, and each instance that it could
+/// run on.
+fn explanation(explained: &Explained, now: &Zoned) -> String {
     let Explained { id, state, summary, checks, groups, queue, silent } = explained;
     let mut lines = vec![format!("Job {id} is {state}: {summary}")];
     let failed = checks.iter().filter(|check| !check.ok);
@@ -62,13 +64,13 @@ fn explanation(explained: &Explained) -> String {
     lines
         .extend(queue.as_ref().map(|queue| format!("  place in the queue: {} of {}", queue.place, queue.of)));
     lines.extend(groups.iter().filter_map(|group| Some(format!("  {}: {}", group.name, holders(group)?))));
-    lines.extend(silent.iter().map(|silent| format!("  {}", silence(silent, &Zoned::now()))));
+    lines.extend(silent.iter().map(|silent| format!("  {}", silence(silent, now))));
     let fits = |ok: bool, why: &Option<String>| if ok { "fits".to_owned() } else { given(why) };
     let mut rows = Vec::new();
     for group in groups {
         let (none, why) = (String::new(), fits(group.ok, &group.why));
         rows.push([group.name.clone(), none.clone(), why, none.clone(), none]);
-        // Where the group itself is full, none of them helps.
+        // If the group itself is full, its instances do not matter.
         let is_full = !group.ok && group.instances.iter().any(|one| one.ok);
         rows.extend(group.instances.iter().filter(|_| !is_full).map(|one| {
             let of = Some(one.capacity).filter(|capacity| *capacity > 0);
@@ -83,7 +85,7 @@ fn explanation(explained: &Explained) -> String {
     lines.join("\n")
 }
 
-/// Who has the room that a job lacks in a group, and how much of how much is used; `None` if it lacks none.
+/// Which jobs hold the capacity that a job lacks in a group, and how much of each limit is used; `None` if none do.
 fn holders(group: &ExplainedGroup) -> Option<String> {
     if group.held_by.is_empty() {
         return None;
@@ -110,30 +112,24 @@ pub(super) fn silence(silent: &SilentNode, now: &Zoned) -> String {
     match lost {
         false => format!("{node} is out of reach{since}, lost at {lost_at}"),
         true => format!(
-            "{node} is out of reach{since}, lost at {lost_at}: attempt {attempt} may still run there. If it never \
-             comes back: meshctl instance remove {node} --dead"
+            "{node} is out of reach{since}, lost at {lost_at}: attempt {attempt} may still run there. If the node \
+             never comes back: meshctl instance remove {node} --dead"
         ),
     }
-}
-
-/// A time of today as a clock on the wall shows it, another one with its date.
-fn clock(time: &str, now: &Zoned) -> String {
-    let Ok(at) = time.parse::<Timestamp>() else { return time.to_owned() };
-    let at = at.to_zoned(now.time_zone().clone());
-    let format = if at.date() == now.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
-    at.strftime(format).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
+    use jiff::Timestamp;
+
     use super::*;
     use crate::cli::job::tests::silent_node;
     use crate::rpc::report;
 
     fn told(explained: Value) -> String {
-        explanation(&report::read(&explained).unwrap())
+        explanation(&report::read(&explained).unwrap(), &Zoned::now())
     }
 
     #[test]
@@ -175,13 +171,13 @@ pods             group_jobs";
     fn a_silent_node_is_told_with_its_times_and_the_command_that_helps() {
         let now = |text: &str| text.parse::<Timestamp>().unwrap().to_zoned(jiff::tz::TimeZone::UTC);
         let today = now("2026-11-25T12:09:00Z");
-        let expected = "e1 is out of reach since 12:04:00, lost at 12:07:00";
+        let expected = "e1 is out of reach since 12:04:00 UTC, lost at 12:07:00 UTC";
         assert_eq!(silence(&silent_node(false), &today), expected);
         let helps =
-            "attempt 1 may still run there. If it never comes back: meshctl instance remove e1 --dead";
+            "attempt 1 may still run there. If the node never comes back: meshctl instance remove e1 --dead";
         assert_eq!(silence(&silent_node(true), &today), format!("{expected}: {helps}"));
         let tomorrow = now("2026-11-26T00:00:01Z");
-        let dated = "e1 is out of reach since 2026-11-25 12:04:00, lost at 2026-11-25 12:07:00";
+        let dated = "e1 is out of reach since 2026-11-25 12:04:00 UTC, lost at 2026-11-25 12:07:00 UTC";
         assert_eq!(silence(&silent_node(false), &tomorrow), dated);
     }
 }

@@ -1,14 +1,15 @@
-//! Reads a job's output over the control socket to its end, across restarts of the node, and says how a job ended. It
-//! does not look into what it reads.
+//! Reads a job's output over the control socket to its end, across restarts of the node, and says how a job ended. Does
+//! not interpret the output.
 
 use std::time::Instant;
 
+use jiff::Zoned;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
 
 use super::report::why;
-use crate::cli::Context;
+use crate::cli::CliContext;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
 use crate::cli::wait::{POLL, until};
@@ -18,32 +19,32 @@ use crate::rpc::report::controller::{JobDetail, JobReport, OutputBegins};
 use crate::rpc::{Client, ControlConnection, Deadlines};
 
 const CHUNK: usize = 256 << 10;
-/// The code of a playbook that ran and failed; others are the runner's.
+/// Codes of a playbook that ran and failed; other codes are the runner's.
 const PLAYBOOK_CODES: std::ops::RangeInclusive<u8> = 1..=63;
 
 /// The number of a job.
-pub(super) type JobId = i64;
+pub(super) type JobNumber = i64;
 
-/// What a job's runner writes, from its beginning to its end.
+/// A job's output, as its runner writes it, from beginning to end.
 pub(super) struct OutputOf {
     client: Client,
     output: Output,
-    id: JobId,
+    id: JobNumber,
     follow: bool,
     attempt: Option<u32>,
     position: u64,
     connection: Option<ControlConnection>,
-    /// Where the output ended when it was asked for first.
+    /// Length of the output at the first request.
     size: Option<u64>,
-    /// Why there is no more, though there should be.
+    /// Why a part of the output is missing.
     missing: Option<String>,
     /// Nothing came since the last connection was opened.
     is_idle: bool,
 }
 
 impl OutputOf {
-    /// All of it; with `follow` until the job has ended.
-    pub(super) fn new(context: &Context, id: JobId, follow: bool) -> Self {
+    /// All output so far; with `follow`, until the job has ended.
+    pub(super) fn new(context: &CliContext, id: JobNumber, follow: bool) -> Self {
         let (client, output) = (context.client.clone(), context.output);
         Self {
             client,
@@ -59,7 +60,7 @@ impl OutputOf {
         }
     }
 
-    /// That of one attempt alone, if one is named.
+    /// Only the output of this attempt, if one is given.
     pub(super) fn of_attempt(mut self, attempt: Option<u32>) -> Self {
         self.attempt = attempt;
         self
@@ -77,7 +78,7 @@ impl OutputOf {
             }
             let Some(connection) = &mut self.connection else { continue };
             let mut buffer = Vec::with_capacity(CHUNK);
-            // An error is an end as well: what is missing is asked for again.
+            // An error counts as an end, because the rest is requested again.
             let count = connection.reader().read_buf(&mut buffer).await.unwrap_or(0);
             if count > 0 {
                 self.position += count as u64;
@@ -97,7 +98,7 @@ impl OutputOf {
         operation::read_output(OutputPart { id, from, attempt, follow })
     }
 
-    /// Whether a connection that closed was the last one.
+    /// Whether the output is complete, once a connection has closed.
     async fn has_ended(&mut self) -> Result<bool, Failure> {
         if !self.follow {
             let size = self.size.unwrap_or(0);
@@ -121,7 +122,7 @@ impl OutputOf {
             Some(node) => {
                 Err(Failure::new(Exit::Unreachable, format!("the output was lost with {node} {after}")))
             }
-            // What still did not come over a second connection will not come.
+            // A new connection brought nothing, so the rest will not come.
             None if self.is_idle => {
                 Err(Failure::new(Exit::Unreachable, format!("the output is cut off {after}")))
             }
@@ -131,18 +132,18 @@ impl OutputOf {
 }
 
 /// Whether a job has ended.
-pub(super) async fn has_ended(context: &Context, id: JobId) -> Result<bool, Failure> {
+pub(super) async fn has_ended(context: &CliContext, id: JobNumber) -> Result<bool, Failure> {
     let get = operation::get_job(ById { id });
     Ok(is_final(&ask(&context.client, context.output, &get).await?.report.job))
 }
 
-/// Requests a cancel, again and again while the node or its store is away.
-pub(super) async fn cancel(context: &Context, id: JobId) -> Result<(), Failure> {
+/// Requests a cancel, and repeats that while the node or its store is away.
+pub(super) async fn cancel(context: &CliContext, id: JobNumber) -> Result<(), Failure> {
     ask(&context.client, context.output, &operation::cancel_job(ById { id })).await.map(drop)
 }
 
-/// A job once it has ended.
-pub(super) async fn final_job(context: &Context, id: JobId) -> Result<Answered<JobDetail>, Failure> {
+/// Waits until a job has ended, and returns it.
+pub(super) async fn final_job(context: &CliContext, id: JobNumber) -> Result<Answered<JobDetail>, Failure> {
     let get = operation::get_job(ById { id });
     until(POLL, async || {
         let job = ask(&context.client, context.output, &get).await?;
@@ -169,23 +170,23 @@ pub(super) fn exit_of(detail: &JobDetail) -> Exit {
 }
 
 /// How a job ended and where, for people.
-pub(super) fn ending(detail: &JobDetail) -> String {
+pub(super) fn ending(detail: &JobDetail, now: &Zoned) -> String {
     let job = &detail.job;
     let lost = detail.output_lost.as_ref().map(|node| format!(", output lost with {node}"));
     let lost = lost.unwrap_or_default();
     let node = job.execution_node.as_ref().filter(|node| !node.is_empty());
     let node = node.map(|node| format!(" on {node}")).unwrap_or_default();
-    let why = Some(why(job)).filter(|why| !why.is_empty());
+    let why = Some(why(job, now)).filter(|why| !why.is_empty());
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     format!("Job {} {}{lost}{node}{why}", job.id, job.state)
 }
 
-/// A state that is unknown here is of a newer node, and nothing that a job goes on from.
+/// Whether a job has ended. An unknown state comes from a newer node, and counts as an end.
 fn is_final(job: &JobReport) -> bool {
     job.state.known().is_none_or(JobState::is_final)
 }
 
-/// Asks until the node is back, for as long as a node may be away.
+/// Asks, and asks again while the node is away, for as long as a node may be away.
 async fn ask<A: DeserializeOwned>(
     client: &Client,
     output: Output,
@@ -249,7 +250,7 @@ mod tests {
             json!({"id": 7, "state": "successful", "rc": 0, "execution_node": "e1", "output_lost": "c1"});
         let lost: JobDetail = report::read(&lost).unwrap();
         assert_eq!(
-            (exit_of(&lost).code(), ending(&lost).as_str()),
+            (exit_of(&lost).code(), ending(&lost, &Zoned::now()).as_str()),
             (69, "Job 7 successful, output lost with c1 on e1")
         );
     }

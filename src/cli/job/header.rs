@@ -5,7 +5,7 @@ use crate::controller::core::{GroupName, JobId, LaunchGroups, Word};
 use crate::controller::header::{Dependency, Header, ProjectSync, RetryWords, RunnerWords};
 
 impl Placing {
-    /// A header in which the flags replace what they say.
+    /// The header, in which flags that are given replace its values.
     pub(super) fn onto(self, header: Header) -> Header {
         let (max, unconfirmed) = (self.retry, self.retry_unconfirmed);
         let (image, pull, registry) = (self.image, self.pull, self.registry);

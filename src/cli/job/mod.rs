@@ -1,18 +1,21 @@
-//! `meshctl job`: jobs that find their node by themselves.
+//! `meshctl job`: jobs for which the controller chooses the node.
 //!
-//! `verbs` is the list of commands, and `chosen` says which jobs they mean; `run` is the one that makes a job of a
-//! directory, watches it and ends as it does. What a job is made of: the `flags` say it, those of `ansible` and of its
-//! `vault`s as ansible-playbook has them; `secrets` are asked for, `settings` of ansible.cfg and of the environment go
-//! along, `asks` finds what nobody would answer; `pack` collects the files from a directory and the flags, `tree` holds
-//! them, `transmit` writes them as ansible-runner transmit would, `submit` hands them over. No Ansible is needed here.
-//! Secrets and variables are files of the stream, and arguments of no process. What comes back: `follow` reads a job's
-//! output, `playbook` makes of it what ansible-playbook prints, `artifacts` keeps the files, `report` says what people
-//! read of a job, `explain` why it does not get on, and `tell` has `run` say so.
+//! Commands: `verbs` lists them, and `chosen` selects the jobs that they act on. `run` makes a job of a directory,
+//! prints its output, and exits with its result.
+//!
+//! What a job is made of: `flags` has the arguments, `ansible` and `vault` those that ansible-playbook has as well;
+//! `secrets` asks for passwords; `pack` makes of all that what [`crate::controller::pack`] packs; `header` makes the job's
+//! header; `submit` hands stream and header over. Secrets and variables are files of the stream, never arguments of a
+//! process.
+//!
+//! What comes back: `follow` reads a job's output, `playbook` turns it into what ansible-playbook prints, `artifacts`
+//! keeps the files, `report` lays a job out for people, `errors` prints its failures, `explain` says why it waits, and
+//! `tell` prints that during `run`.
 
 mod ansible;
 mod artifacts;
-mod asks;
 mod chosen;
+mod errors;
 mod explain;
 mod flags;
 mod follow;
@@ -22,14 +25,15 @@ mod playbook;
 mod report;
 mod run;
 mod secrets;
-mod settings;
 mod submit;
 mod tell;
-mod transmit;
-mod tree;
 mod vault;
 mod verbs;
 
+pub(super) use self::pack::extra_vars;
+pub(super) use self::run::attend_job;
+pub(super) use self::secrets::ask as ask_secret;
+pub(super) use self::submit::number_of;
 pub(super) use self::verbs::JobVerb;
 
 #[cfg(test)]

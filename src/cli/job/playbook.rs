@@ -1,6 +1,6 @@
-//! Makes of a runner's stream what ansible-playbook prints: the text of its events. Colours stay on a terminal, unless
-//! NO_COLOR is set; nothing else that a managed host sends reaches it. Artifacts go where they are wanted. It reads no
-//! other key of an event than those here.
+//! Turns a runner's stream into what ansible-playbook prints: the text of its events. Colours stay on a terminal,
+//! unless NO_COLOR is set; no other control sequence of a managed host reaches the terminal. Hands artifacts on, if
+//! they are wanted. Reads no other keys of an event than those here.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -21,7 +21,7 @@ const STATS: &str = "playbook_on_stats";
 const KEEPALIVE: &str = "keepalive";
 const STARTING: &str = "starting";
 
-/// What a line of the runner has.
+/// A line of the runner.
 #[derive(Debug, Deserialize)]
 struct EventLine {
     status: Option<String>,
@@ -36,11 +36,11 @@ struct EventLine {
     end_line: Option<u64>,
 }
 
-/// Empty lines at the end of an event's text, which the runner cuts off: ansible prints one.
+/// Most empty lines restored at the end of an event's text, where the runner cuts them off.
 const EMPTY_LINES: u64 = 2;
 
 impl EventLine {
-    /// What it has ansible print, with the empty lines at its end.
+    /// The text that ansible prints for it, with the empty lines at its end.
     fn text(&self, colours: Colours) -> String {
         let mut text = shown(self.stdout.as_deref().unwrap_or_default(), colours);
         if !text.is_empty() {
@@ -55,19 +55,19 @@ impl EventLine {
     }
 }
 
-/// A playbook as its output comes.
+/// A playbook whose output is being read.
 pub(super) struct Playbook {
     scanner: Scanner,
     colours: Colours,
     artifacts: Option<Artifacts>,
     /// The recap was printed.
     has_recap: bool,
-    /// Why the attempt ended that was read last.
+    /// Why the attempt that was read last ended.
     ended: Option<String>,
 }
 
 impl Playbook {
-    /// Before its first byte.
+    /// A playbook of which nothing was read yet.
     pub(super) fn new(output: Output, artifacts: Option<Artifacts>) -> Self {
         Self::coloured(output.colours(), artifacts)
     }
@@ -77,13 +77,13 @@ impl Playbook {
         Self { scanner, colours, artifacts, has_recap: false, ended: None }
     }
 
-    /// The text that the next bytes bring.
+    /// The text of the next bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<String, Failure> {
         let mut text = String::new();
         while let Some(piece) = self.scanner.next(&mut bytes) {
             match piece {
                 Piece::Line(line) => {
-                    // What is no line of the runner is kept for the job's explanation.
+                    // Other lines are not printed, because the controller keeps them for the job's explanation.
                     let Ok(read) = serde_json::from_slice::<EventLine>(line) else { continue };
                     if let Some(status) = read.status {
                         if status == STARTING {
@@ -116,7 +116,7 @@ impl Playbook {
         Ok(text)
     }
 
-    /// What is left to say of a job that has ended: a recap, if its playbook printed none. Modules have none.
+    /// The last text of a job that has ended: a recap, if its playbook printed none. Modules have none.
     pub(super) fn finish(&mut self, detail: &JobDetail) -> Result<String, Failure> {
         if let Some(artifacts) = &self.artifacts {
             artifacts.finish(&detail.job)?;

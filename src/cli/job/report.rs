@@ -1,13 +1,14 @@
-//! What people read of jobs: the columns of their lists, and all of one.
+//! What people read of jobs: the columns of their lists, and the description of one job.
 
-use jiff::Timestamp;
+use jiff::Zoned;
 
+use super::explain::silence;
 use crate::cli::table::{
     self, Column, Layout, above_zero, alone, always, given, of_lists, said, size, telling, wide,
 };
 use crate::cli::times::{ago, at, span};
 use crate::rpc::report::JobState;
-use crate::rpc::report::controller::{AttemptReport, HostReport, JobDetail, JobReport};
+use crate::rpc::report::controller::{AttemptReport, FailedTask, HostReport, JobDetail, JobReport};
 
 pub(super) const JOBS: &[Column<JobReport>] = &[
     always("ID", |job, _| job.id.to_string()),
@@ -20,7 +21,7 @@ pub(super) const JOBS: &[Column<JobReport>] = &[
     alone("SKIP TAGS", |job, _| given(&job.skip_tags)),
     alone("CHECK", |job, _| if job.check { "yes".to_owned() } else { String::new() }),
     always("STATE", |job, _| state(job)),
-    of_lists(said("WHY", |job, _| why(job).to_owned())),
+    of_lists(said("WHY", why)),
     telling("NODE", |job, _| given(&job.execution_node)),
     of_lists(always("AGE", |job, now| ago(&job.created, now))),
     telling("TOOK", |job, _| job.elapsed.map_or_else(String::new, |seconds| span(seconds.round() as u64))),
@@ -44,7 +45,7 @@ pub(super) const JOBS: &[Column<JobReport>] = &[
     alone("FINISHED", |job, now| at(&given(&job.finished), now)),
     alone("EVENTS", |job, _| above_zero(job.events)),
 ];
-/// What stands below that where one job is shown.
+/// More lines where one job is shown.
 const DETAILS: &[Column<JobDetail>] = &[
     always("OUTPUT", |one, _| match &one.output_lost {
         Some(node) => format!("{}, lost with {node}", size(one.output_bytes)),
@@ -59,6 +60,11 @@ const DETAILS: &[Column<JobDetail>] = &[
     always("REVISION", |one, _| given(&one.revision)),
     always("UNIT", |one, _| given(&one.unit)),
     always("EXPLANATION", |one, _| one.job.explanation.clone()),
+    // Several attempts are listed with theirs.
+    always("AT THE MOMENT", |one, _| match one.attempts.as_slice() {
+        [only] => given(&only.detail),
+        _ => String::new(),
+    }),
 ];
 const ATTEMPTS: &[Column<AttemptReport>] = &[
     always("ATTEMPT", |one, _| one.n.to_string()),
@@ -72,6 +78,15 @@ const ATTEMPTS: &[Column<AttemptReport>] = &[
     always("UNIT", |one, _| one.unit.clone()),
     said("AT THE MOMENT", |one, _| given(&one.detail)),
 ];
+const FAILED: &[Column<FailedTask>] = &[
+    always("FAILED TASK", |one, _| one.task.clone()),
+    always("HOSTS", |one, _| {
+        let more = one.count.saturating_sub(one.hosts.len() as u64);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        one.hosts.join(", ") + &more
+    }),
+    said("MESSAGE", |one, _| if one.unreachable { "unreachable: " } else { "" }.to_owned() + &one.message),
+];
 pub(super) const HOSTS: &[Column<HostReport>] = &[
     always("HOST", |one, _| one.host.clone()),
     always("OK", |one, _| one.stats.ok.to_string()),
@@ -83,7 +98,7 @@ pub(super) const HOSTS: &[Column<HostReport>] = &[
     always("IGNORED", |one, _| one.stats.ignored.to_string()),
 ];
 
-/// What a job was, in the words in which it was typed: its name, and the flags that made it another job.
+/// What a job runs, as it was typed: its name, and the flags that change what it does.
 fn what(job: &JobReport) -> String {
     let runs = given(&job.playbook) + &given(&job.module);
     let flag = |name: &str, value: &Option<String>| value.as_ref().map(|value| format!("{name} {value}"));
@@ -104,19 +119,21 @@ pub(super) fn state(job: &JobReport) -> String {
     if ends { "cancelling".to_owned() } else { job.state.to_string() }
 }
 
-/// What its state does not say: what it waits for, or why it failed.
-pub(super) fn why(job: &JobReport) -> &str {
+/// What its state does not say: that its node is out of reach, what it waits for, or why it failed.
+pub(super) fn why(job: &JobReport, now: &Zoned) -> String {
+    if let Some(silent) = &job.silent {
+        return silence(silent, now);
+    }
     match job.state.known() {
-        Some(JobState::Running | JobState::Successful | JobState::Canceled) => "",
+        Some(JobState::Running | JobState::Successful | JobState::Canceled) => String::new(),
         None | Some(JobState::Pending | JobState::Waiting | JobState::Failed | JobState::Error) => {
-            &job.explanation
+            job.explanation.clone()
         }
     }
 }
 
 /// All that is known of a job, with its attempts if there were several, and its hosts, which may be the first of many.
-pub(super) fn described(detail: &JobDetail, width: usize) -> String {
-    let now = Timestamp::now();
+pub(super) fn described(detail: &JobDetail, width: usize, now: &Zoned) -> String {
     let mut fields = table::fields(&detail.job, JOBS, now);
     fields.extend(table::fields(detail, DETAILS, now));
     let hosts = detail.host_stats.iter();
@@ -125,6 +142,10 @@ pub(super) fn described(detail: &JobDetail, width: usize) -> String {
     if detail.attempts.len() > 1 {
         parts.push(table::list(&detail.attempts, ATTEMPTS, Layout::default(), width, now));
     }
+    if let Some(failure) = &detail.failure {
+        parts.push(table::list(&failure.tasks, FAILED, Layout::default(), width, now));
+        parts.push(format!("Each of them whole: meshctl job errors {}", detail.job.id));
+    }
     if !hosts.is_empty() {
         parts.push(table::list(&hosts, HOSTS, Layout::default(), width, now));
     }
@@ -132,7 +153,7 @@ pub(super) fn described(detail: &JobDetail, width: usize) -> String {
     parts.join("\n\n") + &more
 }
 
-/// That a job has more hosts than the ones which are shown with it, and how to see them.
+/// Says that a job has more hosts than are shown with it, and how to see them.
 pub(super) fn more_hosts(detail: &JobDetail) -> Option<String> {
     let (counts, id) = (detail.host_counts.as_ref()?, detail.job.id);
     let shown = detail.host_stats.len() as u64;
@@ -156,7 +177,7 @@ mod tests {
     #[test]
     fn a_job_with_many_hosts_says_how_many_more_there_are() {
         let counts = json!({"ok": 1, "changed": 0, "dark": 0, "failures": 1, "skipped": 0, "rescued": 0, "ignored": 0});
-        let shown = |job: Value| described(&report::read(&job).unwrap(), 80);
+        let shown = |job: Value| described(&report::read(&job).unwrap(), 80, &Zoned::now());
         let of = |hosts: u64, kept: u64| {
             let all = json!({"hosts": hosts, "failed": 1, "unreachable": 0, "kept": kept});
             shown(json!({"id": 7, "state": "failed", "host_stats": {"web": counts}, "host_counts": all}))
@@ -169,6 +190,19 @@ mod tests {
         assert!(of(5, 5).ends_with(more), "{}", of(5, 5));
         assert!(of(5, 3).ends_with("2 of them are kept: meshctl job hosts 7 --from 1"), "{}", of(5, 3));
         assert!(!shown(json!({"id": 7, "host_stats": {}, "host_counts": null})).contains("HOST"));
+    }
+
+    #[test]
+    fn what_an_attempt_does_is_shown_with_its_job() {
+        let attempt = |n: u32, detail: &str| json!({"n": n, "detail": detail});
+        let shown = |attempts: Value| {
+            let job = report::read(&json!({"id": 7, "state": "waiting", "attempts": attempts})).unwrap();
+            described(&job, 80, &Zoned::now())
+        };
+        let one = shown(json!([attempt(1, "Syncing its project (job 8)")]));
+        assert!(one.ends_with("at the moment  Syncing its project (job 8)"), "{one}");
+        let two = shown(json!([attempt(1, ""), attempt(2, "Sending payload")]));
+        assert!(two.contains("AT THE MOMENT") && !two.contains("at the moment"), "{two}");
     }
 
     #[test]

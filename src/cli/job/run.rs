@@ -1,5 +1,6 @@
-//! `meshctl job run`: makes a job of a directory, submits it, prints what its playbook prints, and ends as it does.
-//! Owns what Ctrl-C means: the first one cancels the job, the second one leaves it, and says what is so then.
+//! `meshctl job run`: makes a job of a directory, submits it, prints what its playbook prints, and exits with its
+//! result, as `meshctl job rerun --follow` does for a job that is there. Owns what Ctrl-C means: the first one cancels the job, the second one leaves the job and says what becomes
+//! of it.
 
 use std::pin::pin;
 
@@ -8,22 +9,22 @@ use tokio::sync::mpsc;
 
 use super::artifacts::Artifacts;
 use super::flags::RunFlags;
-use super::follow::{JobId, OutputOf, cancel, ending, exit_of, final_job};
-use super::pack::{Bundle, Typed};
+use super::follow::{JobNumber, OutputOf, cancel, ending, exit_of, final_job};
 use super::playbook::Playbook;
+use super::secrets::Typed;
 use super::submit::submit;
 use super::tell::tell;
-use super::transmit::Stream;
-use crate::cli::Context;
+use crate::cli::CliContext;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::{Interrupts, Output};
-use crate::cli::work::payload::Payload;
+use crate::cli::work::payload::SentPayload;
+use crate::controller::pack::PackedStream;
 
-/// Pieces of output that wait for a slow terminal.
+/// Most pieces of output that wait for a slow terminal.
 const AHEAD: usize = 4;
 
 impl RunFlags {
-    pub(super) async fn run(mut self: Box<Self>, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(mut self: Box<Self>, context: &CliContext) -> Result<Exit, Failure> {
         self.settle()?;
         let (output, detach) = (context.output, self.detach);
         let typed = Typed::ask(&self).await?;
@@ -36,45 +37,65 @@ impl RunFlags {
             packed = packed => packed.map_err(|error| Failure::new(Exit::Failed, error.to_string()))??,
             failure = interrupts.next() => return Err(failure),
         };
-        let payload = Payload { size: Some(stream.length()), bytes: Box::new(stream) };
+        let payload = SentPayload { size: Some(stream.length()), bytes: Box::new(stream) };
         let (id, submitted) = submit(context, payload, Some(header)).await?;
         output.note(&format!("Job {id}"));
         if detach {
             let json = json!({"id": id, "unit": submitted.unit, "result": submitted.result});
             return output.answer(&json, || id.to_string());
         }
-        let mut playbook = Playbook::new(output, artifacts);
-        let cancel = watch(context, id, &mut playbook, &mut interrupts).await?;
-        let job = tokio::select! {
-            job = final_job(context, id) => job?,
-            failure = interrupts.next() => return Err(left(context, id, cancel, failure)),
-        };
-        let (exit, rest) = (exit_of(&job.report), playbook.finish(&job.report)?);
-        if output.json {
-            output.value(&job.json)?;
-        } else {
-            output.bytes(rest.as_bytes()).await?;
-            if exit != Exit::Success {
-                output.error(&ending(&job.report));
-            }
-        }
-        Ok(exit)
+        attend(context, id, artifacts, &mut interrupts).await
     }
 }
 
-/// The stream of the job.
-fn pack(flags: &RunFlags, typed: &Typed, output: Output) -> Result<Stream, Failure> {
-    let ident = format!("{:032x}", rand::random::<u128>());
-    let job = Bundle::collect(flags, typed, &ident, &|name| std::env::var(name).ok())?;
-    job.warnings.iter().for_each(|warning| output.note(&format!("meshctl: {warning}")));
-    Stream::new(&job.kwargs, &job.tree)
-        .map_err(|error| Failure::new(Exit::Failed, format!("cannot pack the job: {error}")))
+/// As [`attend`], without artifacts.
+pub(in crate::cli) async fn attend_job(
+    context: &CliContext,
+    id: JobNumber,
+    interrupts: &mut Interrupts,
+) -> Result<Exit, Failure> {
+    attend(context, id, None, interrupts).await
 }
 
-/// What became of the wish to cancel the job.
+/// Prints what a job's playbook prints, up to the job's end, and returns the job's result. The first Ctrl-C cancels the
+/// job.
+pub(super) async fn attend(
+    context: &CliContext,
+    id: JobNumber,
+    artifacts: Option<Artifacts>,
+    interrupts: &mut Interrupts,
+) -> Result<Exit, Failure> {
+    let output = context.output;
+    let mut playbook = Playbook::new(output, artifacts);
+    let cancel = watch(context, id, &mut playbook, interrupts).await?;
+    let job = tokio::select! {
+        job = final_job(context, id) => job?,
+        failure = interrupts.next() => return Err(left(context, id, cancel, failure)),
+    };
+    let (exit, rest) = (exit_of(&job.report), playbook.finish(&job.report)?);
+    if output.json {
+        output.value(&job.json)?;
+    } else {
+        output.bytes(rest.as_bytes()).await?;
+        if exit != Exit::Success {
+            output.error(&ending(&job.report, &output.now()));
+        }
+    }
+    Ok(exit)
+}
+
+/// Packs the job into a stream.
+fn pack(flags: &RunFlags, typed: &Typed, output: Output) -> Result<PackedStream, Failure> {
+    let ident = format!("{:032x}", rand::random::<u128>());
+    let job = flags.pack(typed, &ident, &|name| std::env::var(name).ok())?;
+    job.warnings.iter().for_each(|warning| output.note(&format!("meshctl: {warning}")));
+    job.stream().map_err(|error| Failure::new(Exit::Failed, format!("cannot pack the job: {error}")))
+}
+
+/// How far a request to cancel the job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cancel {
-    /// Nobody has it, or the node refused.
+    /// There is no request, or it failed.
     None,
     /// The node has not answered yet.
     Asked,
@@ -84,8 +105,8 @@ enum Cancel {
 
 /// Prints the job's output to its end.
 async fn watch(
-    context: &Context,
-    id: JobId,
+    context: &CliContext,
+    id: JobNumber,
     playbook: &mut Playbook,
     interrupts: &mut Interrupts,
 ) -> Result<Cancel, Failure> {
@@ -119,7 +140,7 @@ async fn watch(
                 tokio::select! {
                     saved = cancel_and_say(context, id) => match saved {
                         Ok(()) => cancelled = Cancel::Saved,
-                        Err(error) => context.output.error(&format!("meshctl: job {id} is not cancelled: {error}")),
+                        Err(error) => context.output.error(&format!("meshctl: cannot cancel job {id}: {error}")),
                     },
                     failure = interrupts.next() => return Err(left(context, id, Cancel::Asked, failure)),
                 }
@@ -128,19 +149,19 @@ async fn watch(
     }
 }
 
-async fn cancel_and_say(context: &Context, id: JobId) -> Result<(), Failure> {
+async fn cancel_and_say(context: &CliContext, id: JobNumber) -> Result<(), Failure> {
     context
         .output
-        .note(&format!("meshctl: cancelling job {id} and waiting for its end; Ctrl-C again leaves it"));
+        .note(&format!("meshctl: cancelling job {id} and waiting for it to end; Ctrl-C again stops waiting"));
     cancel(context, id).await
 }
 
-fn left(context: &Context, id: JobId, cancel: Cancel, failure: Failure) -> Failure {
+fn left(context: &CliContext, id: JobNumber, cancel: Cancel, failure: Failure) -> Failure {
     let meshctl = format!("meshctl --socket {}", context.client.address());
     let what = match cancel {
-        Cancel::None => "goes on without us",
-        Cancel::Asked => "goes on without us, unless the node has our cancel already",
-        Cancel::Saved => "is being cancelled, and ends without us",
+        Cancel::None => "goes on without meshctl",
+        Cancel::Asked => "goes on without meshctl, unless the cancel has reached the node already",
+        Cancel::Saved => "is being cancelled, and ends without meshctl",
     };
-    Failure::new(failure.exit, format!("job {id} {what}; look after it: {meshctl} job show {id}"))
+    Failure::new(failure.exit, format!("job {id} {what}; to see what becomes of it: {meshctl} job show {id}"))
 }

@@ -1,5 +1,5 @@
-//! Asks for the passwords of `-k`, `-K` and vaults on the terminal, without showing them. Without a terminal they are
-//! lines of standard input.
+//! Asks for the passwords of `-k`, `-K` and vaults on the terminal, without showing them. Without a terminal, reads
+//! them as lines of standard input.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,13 +8,23 @@ use std::os::fd::AsFd;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use super::flags::RunFlags;
-use super::pack::Typed;
 use super::vault::PasswordSource;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::interrupted;
 
+/// Passwords that the user typed.
+#[derive(Default)]
+pub(super) struct Typed {
+    /// For `-k`.
+    pub connection: Option<String>,
+    /// For `-K`.
+    pub become_user: Option<String>,
+    /// For vaults, in the order of their flags.
+    pub vaults: Vec<String>,
+}
+
 impl Typed {
-    /// Asks for what the flags want, as ansible does: no answer to the second question is the first answer.
+    /// Asks for what the flags want. As in ansible, an empty answer to the second question means the first answer.
     pub(super) async fn ask(flags: &RunFlags) -> Result<Self, Failure> {
         let mut typed = Self::default();
         let ansible = &flags.ansible;
@@ -40,10 +50,10 @@ impl Typed {
     }
 }
 
-async fn ask(question: String) -> Result<String, Failure> {
+pub(in crate::cli) async fn ask(question: String) -> Result<String, Failure> {
     let failed = |error: io::Error| Failure::new(Exit::Failed, format!("cannot read a password: {error}"));
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").ok();
-    // It must be dropped when we are interrupted, so that the terminal shows again what is typed.
+    // An interrupt drops this, so that the terminal shows again what is typed.
     let _hidden = match &terminal {
         Some(terminal) => Some(Hidden::enter(terminal).map_err(failed)?),
         None => None,
@@ -72,7 +82,7 @@ fn read_line(terminal: Option<File>, question: &str) -> io::Result<String> {
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Takes one line and nothing behind it, which may be another's: the next answer, or the rest of the script that we run in.
+/// Reads one line and nothing after it, because that may be the next answer, or the rest of the script that we run in.
 fn line_of(mut input: impl Read) -> io::Result<Vec<u8>> {
     let (mut line, mut byte) = (Vec::new(), [0]);
     while !line.ends_with(b"\n") && input.read(&mut byte)? == 1 {
@@ -81,7 +91,7 @@ fn line_of(mut input: impl Read) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The terminal shows nothing that is typed for as long as this lives.
+/// Hides what is typed on the terminal until dropped.
 struct Hidden {
     terminal: File,
     before: Termios,

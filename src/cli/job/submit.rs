@@ -2,15 +2,15 @@
 
 use std::pin::pin;
 
-use super::follow::JobId;
-use crate::cli::Context;
+use super::follow::JobNumber;
+use crate::cli::CliContext;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::interrupted;
 use crate::cli::wait::POLL;
-use crate::cli::work::payload::Payload;
+use crate::cli::work::payload::SentPayload;
 use crate::cli::work::submit::{Unsent, not_accepted, send};
 use crate::rpc::request::SubmitRequest;
-use crate::rpc::{CallError, ErrorCode, Submitted};
+use crate::rpc::{CallError, ErrorCode, SubmitEnd};
 use crate::work::jobs::{CONTROLLER, HEADER, LONGEST_HEADER, NO_CONTROLLER};
 
 /// Submits a stream, and returns the job's number.
@@ -18,10 +18,10 @@ use crate::work::jobs::{CONTROLLER, HEADER, LONGEST_HEADER, NO_CONTROLLER};
 /// # Errors
 /// It was not accepted, or we were interrupted: half a stream never becomes a job.
 pub(super) async fn submit(
-    context: &Context,
-    payload: Payload,
+    context: &CliContext,
+    payload: SentPayload,
     header: Option<String>,
-) -> Result<(JobId, Submitted), Failure> {
+) -> Result<(JobNumber, SubmitEnd), Failure> {
     let (payload, header) = match header {
         Some(long) if long.len() > LONGEST_HEADER => (payload.behind(&long), None),
         header => (payload, header),
@@ -45,11 +45,20 @@ pub(super) async fn submit(
         Err(Unsent::GivenUp(failure)) => return Err(failure),
         Err(Unsent::ByNode(error)) => return Err(not_accepted(error)),
     };
+    let id = number_of(context, &submitted.unit).await?;
+    Ok((id, submitted))
+}
+
+/// The number of a unit's job, once it has one.
+///
+/// # Errors
+/// It was not accepted, or we were interrupted.
+pub(in crate::cli) async fn number_of(context: &CliContext, unit: &str) -> Result<JobNumber, Failure> {
     let mut stop = pin!(interrupted());
     loop {
-        let status = context.client.unit_status(&submitted.unit).await?;
+        let status = context.client.unit_status(unit).await?;
         if let Some(id) = status.extra_data["JobID"].as_i64() {
-            return Ok((id, submitted));
+            return Ok(id);
         }
         if status.state.is_final() {
             return Err(Failure::new(Exit::SubmitFailed, status.detail));
@@ -57,7 +66,7 @@ pub(super) async fn submit(
         tokio::select! {
             () = tokio::time::sleep(POLL) => {}
             failure = &mut stop => {
-                let advice = format!("unit {} becomes a job once the store is back", submitted.unit);
+                let advice = format!("unit {unit} becomes a job once the store is back");
                 return Err(Failure::new(failure.exit, advice));
             }
         }

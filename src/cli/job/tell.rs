@@ -1,5 +1,5 @@
-//! What `meshctl job run` says of its job on standard error: why it waits, also after an attempt, that its node is out of
-//! reach, and that it runs again. Each once, and nothing of what goes as it should.
+//! What `meshctl job run` says of its job on standard error: why it waits, even after an attempt, that its node is out
+//! of reach, and that it runs again. Says each of these once, and nothing while all goes well.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use jiff::Zoned;
 use tokio::time::sleep;
 
 use super::explain::silence;
-use super::follow::JobId;
-use crate::cli::Context;
+use super::follow::JobNumber;
+use crate::cli::CliContext;
 use crate::rpc::operation::{self, ById};
 use crate::rpc::report::JobState;
 use crate::rpc::report::controller::{CheckReport, JobDetail};
 
 /// How often a job that does not run is looked at.
 const WAITING: Duration = Duration::from_secs(2);
-/// How often one that runs is.
+/// How often a job that runs is looked at.
 const RUNNING: Duration = Duration::from_secs(5);
 
-/// Says what becomes of a job, until nobody wants to know any more.
-pub(super) async fn tell(context: &Context, id: JobId) {
+/// Says what happens to a job. Never returns; ends when dropped.
+pub(super) async fn tell(context: &CliContext, id: JobNumber) {
     if context.output.json || context.output.quiet {
         return std::future::pending().await;
     }
@@ -27,10 +27,10 @@ pub(super) async fn tell(context: &Context, id: JobId) {
     let (mut told, mut pause) = (Told::default(), WAITING);
     loop {
         sleep(pause).await;
-        // Who follows the output says that the node is away.
+        // The reader of the output says that the node is away.
         let Ok(job) = get.ask(&context.client).await else { continue };
         let job = job.report;
-        let news = told.news(&job, &Zoned::now());
+        let news = told.news(&job, &context.output.now());
         news.iter().for_each(|news| context.output.note(news));
         if !news.is_empty() && is_in(&job, &[JobState::Pending]) {
             let Ok(explained) = explain.ask(&context.client).await else { continue };
@@ -57,7 +57,7 @@ struct Told {
 impl Told {
     /// What is new about a job.
     fn news(&mut self, job: &JobDetail, now: &Zoned) -> Vec<String> {
-        let (id, silent, mut news) = (job.job.id, job.silent.as_ref(), Vec::new());
+        let (id, silent, mut news) = (job.job.id, job.job.silent.as_ref(), Vec::new());
         if is_in(job, &[JobState::Pending]) {
             let why = silent.map_or_else(|| job.job.explanation.clone(), |silent| silence(silent, now));
             if !why.is_empty() && why != self.why {
@@ -100,6 +100,7 @@ mod tests {
     use super::*;
     use crate::cli::job::tests::silent_node;
     use crate::rpc::report;
+    use crate::rpc::report::controller::JobReport;
 
     fn job(state: &str, explanation: &str, attempts: &[(u32, &str, bool)]) -> JobDetail {
         let attempts: Vec<Value> = attempts
@@ -115,7 +116,8 @@ mod tests {
         let now = "2026-11-25T12:09:00Z".parse::<Timestamp>().unwrap().to_zoned(TimeZone::UTC);
         let mut told = Told::default();
         let mut news = |job: JobDetail, lost: Option<bool>| {
-            told.news(&JobDetail { silent: lost.map(silent_node), ..job }, &now)
+            let job = JobDetail { job: JobReport { silent: lost.map(silent_node), ..job.job }, ..job };
+            told.news(&job, &now)
         };
         let nothing: [&str; 0] = [];
         assert_eq!(news(job("pending", "", &[]), None), nothing);
@@ -129,7 +131,7 @@ mod tests {
         );
         let runs = || job("running", "Running on e1", &[(1, "e1", true)]);
         assert_eq!(news(runs(), None), nothing);
-        let away = "Job 7: e1 is out of reach since 12:04:00, lost at 12:07:00";
+        let away = "Job 7: e1 is out of reach since 12:04:00 UTC, lost at 12:07:00 UTC";
         assert_eq!(news(runs(), Some(false)), [away]);
         assert_eq!(news(runs(), Some(false)), nothing);
         assert_eq!(news(runs(), None), ["Job 7: e1 is back"]);
@@ -137,11 +139,9 @@ mod tests {
         let lost = || job("pending", "attempt 1 on e1 is lost and may still run", &[(1, "e1", true)]);
         let lines = news(lost(), Some(true));
         let [line] = &lines[..] else { panic!("{lines:?}") };
-        assert!(
-            line.starts_with(
-                "Job 7 waits: e1 is out of reach since 12:04:00, lost at 12:07:00: attempt 1 may"
-            )
-        );
+        assert!(line.starts_with(
+            "Job 7 waits: e1 is out of reach since 12:04:00 UTC, lost at 12:07:00 UTC: attempt 1 may"
+        ));
         assert!(line.ends_with("meshctl instance remove e1 --dead"), "{line}");
         assert_eq!(news(lost(), Some(true)), nothing);
         let again = || job("running", "Running on e2", &[(1, "e1", true), (2, "e2", false)]);

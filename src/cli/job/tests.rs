@@ -1,4 +1,4 @@
-//! What is packed, compared with a stream that ansible-runner 2.4.3 made of the same directory
+//! Compares what is packed with a stream that ansible-runner 2.4.3 made of the same directory
 //! (`tests/vectors/runner/tree.in`).
 
 use std::collections::BTreeMap;
@@ -14,8 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::artifacts::Artifacts;
 use super::flags::RunFlags;
-use super::pack::{Bundle, Typed};
-use super::transmit::Stream;
+use super::secrets::Typed;
 use crate::cli::exit::Failure;
 use crate::controller::header::Header;
 use crate::rpc::report::controller::SilentNode;
@@ -33,13 +32,13 @@ fn flags(dir: &Path, words: &[&str]) -> RunFlags {
     Line::from_arg_matches(&matches).unwrap().flags
 }
 
-/// A node that is out of reach, or lost with what runs there.
+/// A node that is out of reach; if `lost`, with what runs there.
 pub(super) fn silent_node(lost: bool) -> SilentNode {
     let (node, since) = ("e1".to_owned(), Some("2026-11-25T12:04:00Z".to_owned()));
     SilentNode { node, attempt: 1, since, lost_at: "2026-11-25T12:07:00Z".to_owned(), lost }
 }
 
-/// Name: kind and mode, content.
+/// By name: kind and mode, then content.
 type Files = BTreeMap<String, (u32, Vec<u8>)>;
 
 /// The kwargs, and the files as a worker unpacks them.
@@ -70,15 +69,14 @@ fn read(stream: &[u8]) -> (Map<String, Value>, Files) {
 }
 
 fn pack(flags: &RunFlags, typed: &Typed) -> Result<(Value, Map<String, Value>, Files), Failure> {
-    let job = Bundle::collect(flags, typed, "ident", &|_| None)?;
-    let mut stream = Stream::new(&job.kwargs, &job.tree).unwrap();
+    let mut stream = flags.pack(typed, "ident", &|_| None)?.stream().unwrap();
     let mut bytes = Vec::new();
     let length = stream.length();
     stream.read_to_end(&mut bytes).unwrap();
     assert_eq!(bytes.len() as u64, length);
     let (kwargs, files) = read(&bytes);
     let header = flags.header().to_string();
-    // A control node takes it.
+    // A control node accepts the header.
     Header::parse(header.as_bytes()).unwrap();
     Ok((serde_json::from_str(&header).unwrap(), kwargs, files))
 }
@@ -92,7 +90,7 @@ fn write(root: &Path, file: &str, mode: u32, text: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The directory of which `tree.in` was made.
+/// The directory from which `tree.in` was made.
 fn runners_directory() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
@@ -128,7 +126,7 @@ fn what_cannot_be_sent_is_named() {
     let folder = runners_directory();
     let told = |args: &[&str]| {
         let flags = flags(folder.path(), args);
-        Bundle::collect(&flags, &Typed::default(), "i", &|_| None).unwrap().warnings
+        flags.pack(&Typed::default(), "i", &|_| None).unwrap().warnings
     };
     let warnings = told(&["-p", "site.yml"]);
     assert!(warnings.iter().any(|text| text.contains("1 left out: project/fifo")), "{warnings:?}");
@@ -153,7 +151,7 @@ fn a_runners_directory_is_packed_as_the_runner_does() {
     let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/runner/tree.in");
     let (mut theirs, their_files) = read(&fs::read(vector).unwrap());
     assert_eq!(header, json!({"controller": 1, "name": "site.yml"}));
-    // What the runner's command line passes on without being asked is what it assumes anyway.
+    // The runner's own command line also sends arguments that have their defaults.
     theirs.retain(|_, value| ![json!(null), json!(false), json!(0)].contains(value));
     assert!(kwargs.remove("ident").is_some() && theirs.remove("ident").is_some());
     assert_eq!(kwargs, theirs);
@@ -172,15 +170,10 @@ fn the_runner_unpacks_and_runs_it() {
         return;
     }
     let folder = runners_directory();
-    let job = Bundle::collect(
-        &flags(folder.path(), &["-p", "site.yml", "-e", "y=2"]),
-        &Typed::default(),
-        "ident",
-        &|_| None,
-    )
-    .unwrap();
+    let flags = flags(folder.path(), &["-p", "site.yml", "-e", "y=2"]);
+    let job = flags.pack(&Typed::default(), "ident", &|_| None).unwrap();
     let mut stream = Vec::new();
-    Stream::new(&job.kwargs, &job.tree).unwrap().read_to_end(&mut stream).unwrap();
+    job.stream().unwrap().read_to_end(&mut stream).unwrap();
     let run = tempfile::tempdir().unwrap();
     let (input, there) = (run.path().join("in"), run.path().join("there"));
     fs::write(&input, &stream).unwrap();
@@ -209,7 +202,7 @@ fn the_runner_unpacks_and_runs_it() {
             let age = |path: &Path| {
                 fs::metadata(path).and_then(|facts| facts.modified()).unwrap_or(std::time::UNIX_EPOCH)
             };
-            // Zips count in steps of two seconds; what a flag made is new.
+            // Zips round times to two seconds; a file that a flag made is new.
             let apart = age(&here).duration_since(age(&there)).unwrap_or_default();
             assert!(name == "env/extravars" || apart.as_secs() <= 2, "{name}");
         }
@@ -456,7 +449,7 @@ fn artifacts_take_no_more_room_than_allowed() {
     zip.start_file("fact_cache/host", zip::write::SimpleFileOptions::default()).unwrap();
     zip.write_all(&vec![0; 8 << 20]).unwrap();
     let honest = zip.finish().unwrap().into_inner();
-    // The directory says that the file is empty.
+    // The zip's own directory says that the file is empty.
     let mut lying = honest.clone();
     let at = honest.windows(4).rposition(|window| window == b"PK\x01\x02").unwrap();
     lying[at + 24..at + 28].fill(0);

@@ -1,14 +1,11 @@
-//! Passwords of vaults: files, programs that print one, and what is typed, each with its label. They become files of
-//! the job that only its owner may read. A program runs here, never on the node.
+//! Passwords of vaults, each with its label: from files, from programs that print one, or typed. They become files of
+//! the job that only its owner may read. Programs run here, never on the node.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::tree::unreadable;
-use crate::cli::exit::{Exit, Failure};
-use crate::cli::readable;
+use crate::cli::existing_path;
 
 /// The label of a vault that has none.
 const UNLABELLED: &str = "default";
@@ -20,7 +17,7 @@ pub(in crate::cli) struct VaultFlags {
     #[arg(long, value_name = "LABEL@SOURCE")]
     pub vault_id: Vec<String>,
     /// File with the password of the vault, or a program that prints it
-    #[arg(long, alias = "vault-pass-file", value_name = "FILE", value_parser = readable())]
+    #[arg(long, alias = "vault-pass-file", value_name = "FILE", value_parser = existing_path())]
     pub vault_password_file: Vec<PathBuf>,
     /// Ask for the password of the vault
     #[arg(long, short = 'J', alias = "ask-vault-password")]
@@ -50,30 +47,6 @@ fn labelled(text: &str) -> (String, PasswordSource) {
     let label = if label.is_empty() { UNLABELLED } else { label };
     let is_typed = ["prompt", "prompt_ask_vault_pass"].contains(&source);
     (label.to_owned(), if is_typed { PasswordSource::Typed } else { PasswordSource::File(source.into()) })
-}
-
-/// The password in a file, or what the program prints.
-pub(super) fn password(path: &Path, label: &str) -> Result<Vec<u8>, Failure> {
-    use std::os::unix::fs::PermissionsExt;
-    let facts = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
-    if facts.permissions().mode() & 0o111 == 0 || facts.is_dir() {
-        return std::fs::read(path).map_err(|error| unreadable(path, &error));
-    }
-    let failed = |why: String| Failure::new(Exit::Failed, format!("{}: {why}", path.display()));
-    let program = path.canonicalize().map_err(|error| unreadable(path, &error))?;
-    let mut command = Command::new(program);
-    // Only programs of that name know of labels, as ansible has it.
-    if path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("-client")) {
-        command.args(["--vault-id", label]);
-    }
-    let done = command.stderr(Stdio::inherit()).output().map_err(|error| failed(error.to_string()))?;
-    if !done.status.success() {
-        return Err(failed(format!(
-            "the program that prints the vault's password ended with {}",
-            done.status
-        )));
-    }
-    Ok(done.stdout)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! `meshctl node forget`: has the node forget an unreachable one.
+//! `meshctl node forget`: makes the node forget an unreachable node.
 
 use clap::Args;
 
-use crate::cli::Context;
+use crate::cli::CliContext;
 use crate::cli::completion::nodes;
 use crate::cli::exit::{Exit, Failure};
 use crate::rpc::request::Request;
@@ -15,7 +15,7 @@ pub(in crate::cli) struct Forget {
 }
 
 impl Forget {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let Self { node } = self;
         let answer = context.client.command(&Request::NodeForget { node: node.clone() }).await?;
         context.output.answer(&answer, || format!("Forgotten: {node}"))

@@ -1,12 +1,12 @@
-//! `meshctl node remove`: a node's certificates are taken back, its jobs end or are given up, and nobody dials it.
+//! `meshctl node remove`: revokes a node's certificates, lets its jobs end or gives them up, and stops dialling it.
 
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::add::Places;
-use super::take_over;
-use crate::cli::Context;
+use super::add::NodePlaces;
+use super::{note, take_over};
+use crate::cli::CliContext;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
 use crate::cli::table::count;
@@ -15,22 +15,23 @@ use crate::join::JoinError;
 use crate::join::admit::exclude;
 use crate::join::configuration::REVOKED;
 use crate::rpc::operation::{self, ByName, InstanceRemoval, OperationCode, OperationError};
+use crate::rpc::report::enrolment::NodeAct;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Remove {
     /// ID of the node
     node: String,
-    /// At once: what runs there has ended, or never will, and its jobs go on without it
-    #[arg(long)]
+    /// Cut it off now, not after its last jobs: whatever ran there has ended or never will, and its jobs go on without it
+    #[arg(long, visible_alias = "revoke")]
     dead: bool,
     #[command(flatten)]
-    places: Places,
+    places: NodePlaces,
 }
 
 impl Remove {
     pub(super) async fn run(
         self,
-        context: impl Fn() -> Result<Context, Failure>,
+        context: impl Fn() -> Result<CliContext, Failure>,
         output: Output,
     ) -> Result<Exit, Failure> {
         let (own, mut tree) = self.places.open()?;
@@ -40,15 +41,24 @@ impl Remove {
                 self.node
             )));
         }
-        let authority = self.places.authority()?;
-        let unknown = || JoinError::Unknown(self.node.clone());
-        let mut record = authority.record(&self.node)?.ok_or_else(unknown)?;
-        let is_instance = record.role.runs_jobs() && own.config().controller.is_some();
-        // Its last jobs need it. Who has lost it cannot wait for them.
+        let record = || {
+            let authority = self.places.authority(&own)?;
+            let record =
+                authority.record(&self.node)?.ok_or_else(|| JoinError::Unknown(self.node.clone()))?;
+            Ok::<_, JoinError>((authority, record))
+        };
+        // Nobody else can use the authority while this command has it.
+        let (_, record_now) = record()?;
+        let is_instance = record_now.role.runs_jobs() && own.config().controller.is_some();
+        // The node's last jobs need its certificates, so wait for them first. A dead node has nothing to wait for.
         if is_instance && !self.dead {
             leave(&context()?, &self.node, false).await?;
         }
+        let (authority, mut record) = record()?;
         let excluded = exclude(&mut record, &own, &authority, &mut tree, Timestamp::now())?;
+        // The daemon may need it to start.
+        drop(authority);
+        note(&own, context(), output, NodeAct::Remove, &[&self.node]).await;
         if excluded.is_dialled {
             take_over(context(), &tree).await?;
         }
@@ -56,10 +66,10 @@ impl Remove {
             leave(&context()?, &self.node, true).await?;
         }
         let (node, accepts) = (&self.node, excluded.accepts.join(", "));
-        let refused = if accepts.is_empty() { ", and this node accepts them no more" } else { "" };
+        let refused = if accepts.is_empty() { ", and this node no longer accepts them" } else { "" };
         let notes = (!accepts.is_empty()).then(|| {
             format!(
-                "this node accepts them still by {accepts}: give it `crl: {REVOKED}`, then: meshctl reload"
+                "this node still accepts them by {accepts}: give it `crl: {REVOKED}`, then: meshctl reload"
             )
         });
         let json = json!({
@@ -68,6 +78,9 @@ impl Remove {
         });
         let mut said = vec![format!("{node}: its certificates are revoked{refused}")];
         said.extend(notes);
+        if excluded.travels {
+            said.push("The nodes of the mesh get the new list over it".to_owned());
+        }
         if !excluded.lists.is_empty() {
             let text =
                 "Other nodes that listen accept them until they have the new list, which they read at once:";
@@ -79,7 +92,7 @@ impl Remove {
 }
 
 /// Takes the instance out of the controller, and returns once it is gone.
-async fn leave(context: &Context, node: &str, is_dead: bool) -> Result<(), Failure> {
+async fn leave(context: &CliContext, node: &str, is_dead: bool) -> Result<(), Failure> {
     let name = node.to_owned();
     let get = operation::get_instance(ByName { name: name.clone() });
     let removal = InstanceRemoval { name, dead: is_dead };
@@ -94,7 +107,9 @@ async fn leave(context: &Context, node: &str, is_dead: bool) -> Result<(), Failu
             instance => instance?.report,
         };
         if !std::mem::replace(&mut said, true) {
-            context.output.note(&format!("{node} has {} to end", count(instance.jobs_running, "job")));
+            context
+                .output
+                .note(&format!("{node} still has {} to finish", count(instance.jobs_running, "job")));
         }
         Ok(None)
     })

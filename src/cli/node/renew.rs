@@ -1,5 +1,5 @@
-//! `meshctl node renew`: new certificates in new bundles, for one node or for all whose certificates end soon. The node of
-//! this host gets its own in place.
+//! `meshctl node renew`: makes new certificates in new bundles, for one node or for all whose certificates end soon.
+//! The node of this host gets its own in place.
 
 use std::fmt;
 use std::fs::DirBuilder;
@@ -11,7 +11,9 @@ use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::add::Places;
+use super::add::NodePlaces;
+use super::note;
+use crate::cli::CliContext;
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::output::Output;
 use crate::cli::times::length;
@@ -19,20 +21,21 @@ use crate::join::JoinError;
 use crate::join::admit::{pack, renew_own};
 use crate::join::authority::Authority;
 use crate::join::record::Record;
+use crate::rpc::report::enrolment::NodeAct;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Renew {
     /// ID of the node
     #[arg(required_unless_present = "expiring")]
     node: Option<String>,
-    /// All nodes whose certificates end within this time, as in 60d
+    /// Renew all nodes whose certificates expire within this time, as in 60d
     #[arg(long, value_name = "TIME", value_parser = length, conflicts_with = "node", requires = "out")]
     expiring: Option<Duration>,
-    /// File for the bundle [default: NAME.tar]; with --expiring a directory for all of them
+    /// File to write the bundle to [default: NAME.tar]; with --expiring, directory for all bundles
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    places: Places,
+    places: NodePlaces,
 }
 
 /// A node whose certificate was renewed.
@@ -46,7 +49,12 @@ impl fmt::Display for Renewed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bundle {
             Some(file) => {
-                write!(f, "{}: {}: bring it there, and run meshctl install", self.node, file.display())
+                write!(
+                    f,
+                    "{}: {}: copy it to that host, and run meshctl install there",
+                    self.node,
+                    file.display()
+                )
             }
             None => write!(f, "{}: in place", self.node),
         }
@@ -54,9 +62,13 @@ impl fmt::Display for Renewed {
 }
 
 impl Renew {
-    pub(super) fn run(self, output: Output) -> Result<Exit, Failure> {
+    pub(super) async fn run(
+        self,
+        context: impl Fn() -> Result<CliContext, Failure>,
+        output: Output,
+    ) -> Result<Exit, Failure> {
         let (own, mut tree) = self.places.open()?;
-        let authority = self.places.authority()?;
+        let authority = self.places.authority(&own)?;
         let mut renewed = Vec::new();
         for mut record in self.records(&authority)? {
             let node = record.node.clone();
@@ -70,10 +82,14 @@ impl Renew {
             };
             renewed.push(Renewed { node, bundle });
         }
+        // The daemon may need it to answer.
+        drop(authority);
+        let names: Vec<&str> = renewed.iter().map(|one| one.node.as_str()).collect();
+        note(&own, context(), output, NodeAct::Renew, &names).await;
         let each = |one: &Renewed| json!({"node": one.node, "bundle": one.bundle});
         let json = json!({"renewed": renewed.iter().map(each).collect::<Vec<_>>()});
         output.answer(&json, || match renewed.as_slice() {
-            [] => "No certificate ends that soon.".to_owned(),
+            [] => "No certificate expires that soon.".to_owned(),
             renewed => renewed.iter().map(Renewed::to_string).collect::<Vec<_>>().join("\n"),
         })
     }

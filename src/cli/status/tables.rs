@@ -1,43 +1,51 @@
 //! Turns a status report into text for people. Pure: the time is an argument.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Zoned};
 
 use crate::cli::table::{self, count};
+use crate::cli::terminal::one_line;
 use crate::cli::times;
 use crate::rpc::report::node::NodeReport;
 use crate::wire::{Advertisement, ConnType, Cost};
 
 const INDENT: &str = "  ";
 
-/// The whole report, in lines of this width; sections without rows are left out.
-pub(crate) fn render(report: &NodeReport, socket: &str, width: usize, now: Timestamp) -> String {
+/// Most outages in a summary.
+const OUTAGES: usize = 20;
+
+/// The whole report, or its summary, in lines of this width; sections without rows are left out.
+pub(crate) fn render(
+    report: &NodeReport,
+    socket: &str,
+    width: usize,
+    now: &Zoned,
+    is_summary: bool,
+) -> String {
     let page = Page { report, width, now };
-    let sections = [
-        Some(page.header(socket)),
-        page.certificates(),
-        page.connections(),
-        page.known_nodes(),
-        page.routes(),
-        page.services(),
-        page.work_types(),
-        page.extra(),
-    ];
-    sections.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
+    let most = if is_summary { OUTAGES } else { usize::MAX };
+    let first = [Some(page.header(socket)), page.outages(most), page.certificates(), page.connections()];
+    let rest = match is_summary {
+        true => vec![Some("meshctl status --all shows each node, route, service and work type".to_owned())],
+        false => {
+            vec![page.known_nodes(), page.routes(), page.services(), page.work_types(), page.extra()]
+        }
+    };
+    first.into_iter().chain(rest).flatten().collect::<Vec<_>>().join("\n\n")
 }
 
 struct Page<'a> {
     report: &'a NodeReport,
     width: usize,
-    now: Timestamp,
+    now: &'a Zoned,
 }
 
 impl Page<'_> {
     fn header(&self, socket: &str) -> String {
         let report = self.report;
         let memory = report.memory_mib.unwrap_or_default().saturating_mul(1 << 20);
-        let neighbours = report.connections.as_ref().map_or(0, Vec::len);
         [
             format!("Node      {}", report.node_id.as_deref().unwrap_or_default()),
             format!("Socket    {socket}"),
@@ -47,23 +55,47 @@ impl Page<'_> {
                 count(report.cpus.unwrap_or_default(), "CPU"),
                 table::size(memory)
             ),
-            format!(
-                "Mesh      {} reachable, {}",
-                count(report.routing_table.as_ref().map_or(0, BTreeMap::len), "node"),
-                count(neighbours, "neighbour")
-            ),
+            self.reach(),
         ]
         .join("\n")
     }
 
+    /// How much there is in the mesh.
+    fn reach(&self) -> String {
+        let report = self.report;
+        let lost = report.outages.iter().flatten().map(|outage| outage.nodes().count()).sum::<usize>();
+        let lost = if lost > 0 { format!(", {lost} out of reach") } else { String::new() };
+        format!(
+            "Mesh      {} reachable{lost}, {}, {}",
+            count(report.routing_table.as_ref().map_or(0, BTreeMap::len), "node"),
+            count(report.connections.as_ref().map_or(0, Vec::len), "neighbour"),
+            count(self.all().count(), "service")
+        )
+    }
+
     fn certificates(&self) -> Option<String> {
         let rows = self.report.certificates_ending.iter().flatten().map(|one| {
-            let left = one.not_after.duration_since(self.now);
+            let left = one.not_after.duration_since(self.now.timestamp());
             let days =
                 if left.is_negative() { "EXPIRED".to_owned() } else { (left.as_hours() / 24).to_string() };
-            [one.file.display().to_string(), one.not_after.to_string(), days]
+            let why = one.not_renewed.clone().unwrap_or_default();
+            [one.file.display().to_string(), times::zoned(one.not_after, self.now.time_zone()), days, why]
         });
-        self.section("Certificates to renew", ["FILE", "ENDS", "DAYS LEFT"], rows.collect())
+        let headings = ["FILE", "ENDS", "DAYS LEFT", "NOT RENEWED BECAUSE"];
+        self.section("Certificates to renew", headings, rows.collect())
+    }
+
+    /// What is out of reach, a line for each outage, the largest first.
+    fn outages(&self, most: usize) -> Option<String> {
+        let mut outages: Vec<_> = self.report.outages.iter().flatten().collect();
+        outages.sort_by_key(|outage| Reverse(outage.nodes().count()));
+        let more = outages.len().saturating_sub(most);
+        let lines = outages
+            .iter()
+            .take(most)
+            .map(|outage| one_line(&outage.told(|since| times::zoned(since, self.now.time_zone()))));
+        let lines = lines.chain((more > 0).then(|| format!("and {more} more"))).collect::<Vec<_>>();
+        (!lines.is_empty()).then(|| format!("Out of reach\n{}", indented(&lines.join("\n"))))
     }
 
     fn section<const N: usize>(
@@ -105,7 +137,7 @@ impl Page<'_> {
                 service.node_id.to_string(),
                 service.service.to_string(),
                 connection_type(service.conn_type),
-                age(service.time, self.now),
+                age(service.time, self.now.timestamp()),
                 tags(service.tags.as_ref()),
             ]
         });
@@ -157,7 +189,8 @@ fn tags(tags: Option<&BTreeMap<String, String>>) -> String {
     tags.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Advertisements carry their sender's clock: one that is ahead is worth knowing, as it outlives its service.
+/// The age of an advertisement, by its sender's clock. A clock that is ahead is shown, because such an advertisement
+/// outlives its service.
 fn age(time: Timestamp, now: Timestamp) -> String {
     match times::since(time, now) {
         seconds @ 0.. => times::span(seconds.unsigned_abs()),
@@ -172,10 +205,10 @@ mod tests {
     use super::*;
     use crate::rpc::report;
 
-    const NOW: &str = "2026-01-01T00:01:05Z";
+    const NOW: &str = "2026-01-01T00:01:05+00:00[UTC]";
 
     fn rendered(answer: Value) -> String {
-        render(&report::read(&answer).unwrap(), "unix:/s", 80, NOW.parse().unwrap())
+        render(&report::read(&answer).unwrap(), "unix:/s", 80, &NOW.parse().unwrap(), false)
     }
 
     #[test]
@@ -197,7 +230,7 @@ Node      control
 Socket    unix:/s
 Version   1.2
 Machine   2 CPUs, 3.8 GiB memory
-Mesh      2 nodes reachable, 1 neighbour
+Mesh      2 nodes reachable, 1 neighbour, 2 services
 
 Connections
   NODE  COST
@@ -226,6 +259,31 @@ Also reported
   KEY     VALUE
   Uptime  \"5m\"";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn of_a_large_mesh_a_summary_tells_what_is_out_of_reach_and_the_own_links() {
+        let outage = |node: &str, behind: usize| {
+            let behind: Vec<String> = (0..behind).map(|number| format!("e{number}")).collect();
+            json!({"lost": [node], "behind": behind, "links": [["a", node]], "since": "2026-01-01T00:00:00Z"})
+        };
+        let singles = (0..30).map(|number| outage(&format!("n{number:02}"), 0));
+        let outages: Vec<Value> = singles.chain([outage("hop\u{1b}", 33)]).collect();
+        let report = report::read(&json!({"NodeID": "a", "Connections": [{"NodeID": "hop2", "Cost": 1}],
+            "RoutingTable": {"hop2": "hop2"}, "KnownConnectionCosts": {"a": {"hop2": 1}}, "Outages": outages}));
+        let text = render(&report.unwrap(), "unix:/s", 80, &NOW.parse().unwrap(), true);
+        let lines: Vec<&str> = text.lines().skip(4).collect();
+        assert_eq!(lines[0], "Mesh      1 node reachable, 64 out of reach, 1 neighbour, 0 services");
+        assert_eq!(
+            lines[2..4],
+            ["Out of reach", "  hop\u{fffd} is out of reach since 2026-01-01T00:00:00Z; 33 nodes behind it"]
+        );
+        assert_eq!(
+            lines[22..26],
+            ["  n18 is out of reach since 2026-01-01T00:00:00Z", "  and 11 more", "", "Connections"]
+        );
+        assert_eq!(lines[29..], ["meshctl status --all shows each node, route, service and work type"]);
+        assert!(!text.contains("Routes") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `meshctl top`: nodes, links and jobs on a terminal, as they are now. Owns the terminal, the keys and when the node is
-//! asked; what is shown is `view`'s to say.
+//! `meshctl top`: nodes, links and jobs on a terminal, as they are now. Owns the terminal, the keys and when the node
+//! is asked; `view` decides what is shown.
 
 mod view;
 
@@ -14,29 +14,29 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::Context;
+use super::CliContext;
 use super::exit::{Exit, Failure};
 use super::output::Interrupts;
-use super::snapshot::Watcher;
+use super::snapshot::SnapshotWatcher;
 use view::{Key, View};
 
-/// How often the keyboard thread looks whether it is still needed.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often the keyboard thread checks whether it is still needed.
+const KEYBOARD_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(super) struct Top {
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
 }
 
 impl Top {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         if !(context.output.is_terminal() && stdin().is_terminal()) {
             return Err(Failure::usage("this needs a terminal; meshctl status and meshctl events do not"));
         }
-        let mut watcher = Watcher::new(&context.client);
-        let mut view = View::new(watcher.look().await?);
+        let mut watcher = SnapshotWatcher::new(&context.client);
+        let mut view = View::new(watcher.look().await?, context.output.now().time_zone().clone());
         let mut terminal = ratatui::try_init().map_err(|error| Failure::output(&error))?;
         let done = self.show(&mut terminal, &mut watcher, &mut view).await;
         ratatui::restore();
@@ -46,10 +46,10 @@ impl Top {
     async fn show(
         &self,
         terminal: &mut DefaultTerminal,
-        watcher: &mut Watcher<'_>,
+        watcher: &mut SnapshotWatcher<'_>,
         view: &mut View,
     ) -> Result<Exit, Failure> {
-        let mut keys = Keys::listen();
+        let mut keys = Keyboard::listen();
         let mut interrupts = Interrupts::new();
         let mut ticks = interval(Duration::from_secs(self.interval));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,7 +60,7 @@ impl Top {
                 ticks.tick().await;
                 watcher.look().await
             };
-            // A node that does not answer does not keep the keys from working.
+            // Keys work even while the node does not answer.
             let mut look = std::pin::pin!(look);
             loop {
                 let key = tokio::select! {
@@ -85,19 +85,19 @@ impl Top {
 }
 
 /// The keyboard, read by a thread of its own.
-struct Keys {
+struct Keyboard {
     pressed: mpsc::Receiver<Key>,
     is_over: Arc<AtomicBool>,
 }
 
-impl Keys {
+impl Keyboard {
     fn listen() -> Self {
         let (sender, pressed) = mpsc::channel(16);
         let is_over = Arc::<AtomicBool>::default();
         let over = is_over.clone();
         std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                let key = match event::poll(LOOK) {
+                let key = match event::poll(KEYBOARD_EVERY) {
                     Ok(true) => event::read().map(|event| key(&event)),
                     Ok(false) => continue,
                     Err(error) => Err(error),
@@ -113,7 +113,7 @@ impl Keys {
     }
 }
 
-impl Drop for Keys {
+impl Drop for Keyboard {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -122,7 +122,7 @@ impl Drop for Keys {
 fn key(event: &Event) -> Option<Key> {
     let key = match event {
         Event::Key(key) if key.kind == KeyEventKind::Press => key,
-        // Another size is another picture.
+        // Another size needs another frame.
         Event::Resize(..) => return Some(Key::Redraw),
         _ => return None,
     };

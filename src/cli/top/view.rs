@@ -1,9 +1,10 @@
-//! What `meshctl top` shows: a header, one of three tables, and the keys. Pure: snapshots and keys in, a frame out. Owns
-//! what counts as wrong, and where the reader is in each table.
+//! What `meshctl top` shows: a header, one of three tables, and the keys. Pure: snapshots and keys in, a frame out.
+//! Owns what counts as wrong, and which row is selected in each table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -12,13 +13,14 @@ use ratatui::widgets::{Row, Table, TableState};
 
 use crate::cli::table::size;
 use crate::cli::terminal::{self, Colours};
+use crate::cli::times::zoned;
 use crate::rpc::report::JobState;
 use crate::rpc::report::events::{Snapshot, nodes};
 
 const TABS: [&str; 3] = ["Nodes", "Links", "Jobs"];
 const KEYS: &str = " q quit  Tab 1 2 3 table  arrows PgUp PgDn Home End move  ! only what is wrong";
 
-/// Something that was pressed.
+/// What a pressed key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
@@ -34,11 +36,13 @@ pub(super) enum Key {
 /// Everything that is shown.
 pub(super) struct View {
     now: Snapshot,
+    /// That of the times that are shown.
+    zone: TimeZone,
     /// Bytes in and out of each session, in a second.
     rates: BTreeMap<u64, (u64, u64)>,
-    /// All nodes that were seen: one that is lost is not forgotten.
+    /// All nodes that were ever seen, so that a lost one is still shown.
     seen: BTreeSet<String>,
-    /// Why nothing newer is known.
+    /// Why the last update failed, if it did.
     lost: Option<String>,
     tab: usize,
     places: [TableState; TABS.len()],
@@ -48,16 +52,26 @@ pub(super) struct View {
 }
 
 /// A row, and whether something is wrong with it.
-type Shown = (Vec<String>, bool);
+type ShownRow = (Vec<String>, bool);
 
 impl View {
-    pub(super) fn new(now: Snapshot) -> Self {
+    pub(super) fn new(now: Snapshot, zone: TimeZone) -> Self {
         let seen = nodes(&now.mesh);
         let places = std::array::from_fn(|_| TableState::new().with_selected(0));
-        Self { now, rates: BTreeMap::new(), seen, lost: None, tab: 0, places, only_wrong: false, page: 1 }
+        Self {
+            now,
+            zone,
+            rates: BTreeMap::new(),
+            seen,
+            lost: None,
+            tab: 0,
+            places,
+            only_wrong: false,
+            page: 1,
+        }
     }
 
-    /// What is now.
+    /// Takes over a new snapshot.
     pub(super) fn update(&mut self, now: Snapshot) {
         let before = std::mem::replace(&mut self.now, now);
         let seconds = self.now.time.duration_since(before.time).as_secs_f64().max(0.001);
@@ -80,7 +94,7 @@ impl View {
         self.lost = None;
     }
 
-    /// The node does not answer.
+    /// Takes note that the node does not answer, and why.
     pub(super) fn lose(&mut self, why: String) {
         self.lost = Some(why);
     }
@@ -123,9 +137,9 @@ impl View {
         let text = |text: &Option<String>| shown(text.as_deref().unwrap_or_default());
         if let Some(why) = &self.lost {
             let text = format!(
-                " {} does not answer since {:.0}: {}",
+                " {} has not answered since {}: {}",
                 text(&mesh.node_id),
-                self.now.time,
+                zoned(self.now.time, &self.zone),
                 shown(why)
             );
             return Line::from(text).style(Style::new().fg(Color::Red));
@@ -133,10 +147,10 @@ impl View {
         let store = self.now.controller.as_ref().filter(|controller| !controller.store.up);
         let store = store.map(|_| ", its store is away").unwrap_or_default();
         Line::from(format!(
-            " {}, version {}, {:.0}{store}",
+            " {}, version {}, {}{store}",
             text(&mesh.node_id),
             text(&mesh.version),
-            self.now.time
+            zoned(self.now.time, &self.zone)
         ))
     }
 
@@ -145,7 +159,7 @@ impl View {
             let wrong = rows.iter().filter(|(_, is_wrong)| *is_wrong).count();
             if wrong == 0 { rows.len().to_string() } else { format!("{}, {wrong} wrong", rows.len()) }
         });
-        // There may be more that have ended.
+        // A full list may lack older jobs that have ended.
         if self.now.jobs.as_ref().is_some_and(|jobs| jobs.len() >= Snapshot::JOBS as usize) {
             numbers[2].insert_str(0, "newest ");
         }
@@ -159,7 +173,7 @@ impl View {
 
     fn table(&mut self, frame: &mut Frame<'_>, area: Rect) {
         use Constraint::Length;
-        // What 80 columns leave is enough for most names, and a wider terminal shows more of them.
+        // The rest of 80 columns is enough for most names; a wider terminal shows longer ones.
         const REST: Constraint = Constraint::Fill(1);
         let (head, widths, mut rows): (&[&str], &[Constraint], _) = match self.tab {
             0 => (
@@ -183,7 +197,7 @@ impl View {
         let place = &mut self.places[self.tab];
         let last = rows.len().saturating_sub(1);
         place.select(Some(place.selected().unwrap_or_default().min(last)));
-        let row = |(cells, is_wrong): Shown| {
+        let row = |(cells, is_wrong): ShownRow| {
             let style = if is_wrong { Style::new().fg(Color::Red) } else { Style::new() };
             Row::new(cells.into_iter().map(|cell| shown(&cell))).style(style)
         };
@@ -193,8 +207,8 @@ impl View {
         frame.render_stateful_widget(table, area, place);
     }
 
-    /// Those that are lost or not ready come first.
-    fn nodes(&self) -> Vec<Shown> {
+    /// Nodes that are lost or have errors come first.
+    fn nodes(&self) -> Vec<ShownRow> {
         let mesh = &self.now.mesh;
         let here = nodes(mesh);
         let instances: BTreeMap<&str, _> =
@@ -222,7 +236,7 @@ impl View {
         sorted(all.into_iter().map(row).collect())
     }
 
-    fn links(&self) -> Vec<Shown> {
+    fn links(&self) -> Vec<ShownRow> {
         let row = |link: &crate::rpc::report::node::LinkReport| {
             let (bytes_in, bytes_out) = self.rates.get(&link.session).copied().unwrap_or_default();
             let rtt =
@@ -242,8 +256,8 @@ impl View {
         sorted(self.now.mesh.links.iter().flatten().map(row).collect())
     }
 
-    /// Those that go on, then those that have ended, the newest first.
-    fn jobs(&self) -> Vec<Shown> {
+    /// Jobs that have not ended, then those that have, the newest first in each part.
+    fn jobs(&self) -> Vec<ShownRow> {
         let mut jobs: Vec<_> = self.now.jobs.iter().flatten().collect();
         jobs.sort_by_key(|job| (job.state.known().is_some_and(JobState::is_final), -job.id));
         let row = |job: &crate::rpc::report::controller::JobReport| {
@@ -256,8 +270,8 @@ impl View {
     }
 }
 
-/// What is wrong first; names stay in their order.
-fn sorted(mut rows: Vec<Shown>) -> Vec<Shown> {
+/// Puts rows that are wrong first; apart from that the order stays.
+fn sorted(mut rows: Vec<ShownRow>) -> Vec<ShownRow> {
     rows.sort_by_key(|(_, is_wrong)| !is_wrong);
     rows
 }
@@ -311,7 +325,7 @@ mod tests {
 
     #[test]
     fn two_hundred_nodes_are_reached_by_keys_on_a_small_terminal() {
-        let mut view = View::new(snapshot(1, 199));
+        let mut view = View::new(snapshot(1, 199), TimeZone::UTC);
         let lines = screen(&mut view);
         assert_eq!(lines.len(), 24);
         assert_eq!(lines[0], " control, version 1.2.3, 1970-01-01T00:00:01Z");
@@ -331,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_lost_comes_first_and_is_counted() {
-        let mut view = View::new(snapshot(1, 30));
+        let mut view = View::new(snapshot(1, 30), TimeZone::UTC);
         view.update(snapshot(2, 29));
         let lines = screen(&mut view);
         assert!(lines[1].starts_with(" 1 Nodes (31, 1 wrong)"), "{lines:?}");
@@ -343,7 +357,7 @@ mod tests {
 
     #[test]
     fn links_have_rates_and_jobs_that_run_come_first() {
-        let mut view = View::new(snapshot(1, 3));
+        let mut view = View::new(snapshot(1, 3), TimeZone::UTC);
         view.update(snapshot(3, 3));
         view.press(Key::NextTab);
         let lines = screen(&mut view);
@@ -366,9 +380,9 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_answer_is_told_with_since_when() {
-        let mut view = View::new(snapshot(1, 3));
+        let mut view = View::new(snapshot(1, 3), TimeZone::UTC);
         view.lose("no answer".to_owned());
-        assert_eq!(screen(&mut view)[0], " control does not answer since 1970-01-01T00:00:01Z: no answer");
+        assert_eq!(screen(&mut view)[0], " control has not answered since 1970-01-01T00:00:01Z: no answer");
         view.update(snapshot(2, 3));
         assert_eq!(screen(&mut view)[0], " control, version 1.2.3, 1970-01-01T00:00:02Z");
     }
@@ -377,7 +391,7 @@ mod tests {
     fn a_terminal_of_any_size_is_enough_not_to_panic() {
         for (width, height) in [(1, 1), (10, 3), (300, 100)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            terminal.draw(|frame| View::new(snapshot(1, 50)).draw(frame)).unwrap();
+            terminal.draw(|frame| View::new(snapshot(1, 50), TimeZone::UTC).draw(frame)).unwrap();
         }
     }
 }

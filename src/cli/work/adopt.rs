@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::cli::{
-    Context,
+    CliContext,
     completion::nodes,
     exit::{Exit, Failure},
 };
@@ -14,7 +14,7 @@ pub(crate) struct Adopt {
     /// Node that runs the job
     #[arg(add = nodes())]
     node: String,
-    /// The unit's ID there; it gets the same here
+    /// ID of the unit there; it gets the same ID here
     unit_id: String,
     /// TLS profile of the local node for its connection to the node that runs the job
     #[arg(long, value_name = "NAME")]
@@ -25,7 +25,7 @@ pub(crate) struct Adopt {
 }
 
 impl Adopt {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let adopt = AdoptRequest {
             node: self.node,
             unit: self.unit_id.clone(),

@@ -1,10 +1,10 @@
-//! `meshctl work cancel`: stops units, and says of each whether that was still to be done.
+//! `meshctl work cancel`: stops units, and says of each whether there was anything to stop.
 
 use clap::Args;
 
 use super::units::{Outcomes, operate};
 use crate::cli::{
-    Context,
+    CliContext,
     exit::{Exit, Failure},
 };
 use crate::rpc::CallError;
@@ -18,7 +18,7 @@ pub(crate) struct Cancel {
 }
 
 impl Cancel {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let mut outcomes = Outcomes::new();
         for unit in self.unit_ids {
             let outcome = cancel(context, &unit).await;
@@ -28,11 +28,11 @@ impl Cancel {
     }
 }
 
-/// Nodes answer "cancelled" for units that ended long ago, which would be a lie to pass on.
-async fn cancel(context: &Context, unit: &str) -> Result<String, CallError> {
+/// Cancels a unit that has not ended. Looks first, because nodes answer "cancelled" even if the unit ended long ago.
+async fn cancel(context: &CliContext, unit: &str) -> Result<String, CallError> {
     let state = context.client.unit_status(unit).await?.state;
     if state.is_final() {
-        return Ok(format!("nothing to cancel, it had ended already ({})", state.name()));
+        return Ok(format!("nothing to cancel: it has already ended ({})", state.name()));
     }
     let cancel = WorkRequest::Cancel { unit: unit.to_owned(), signature: None };
     operate(&context.client, cancel).await

@@ -1,5 +1,5 @@
 //! Copies a unit's output to standard output as it comes, and turns the unit's end into an exit code. Owns the advice
-//! for a user when we have to leave before the job is done.
+//! to the user if we leave before the job is done.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::cli::{
-    Context,
+    CliContext,
     exit::{Exit, Failure},
     output::interrupted,
     status,
@@ -23,7 +23,7 @@ const WAITING: Duration = Duration::from_secs(2);
 
 /// Follows `unit` from byte `start` of its output to its end. With `--json` the final status goes to standard
 /// error, since standard output is the job's own.
-pub(super) async fn follow(context: &Context, unit: &str, start: u64) -> Result<Exit, Failure> {
+pub(super) async fn follow(context: &CliContext, unit: &str, start: u64) -> Result<Exit, Failure> {
     let mut stream = context.client.results(unit, start).await.map_err(|error| of_unit(error, context))?;
     let copied = {
         let mut copy = pin!(copy(context, &mut stream));
@@ -40,14 +40,23 @@ pub(super) async fn follow(context: &Context, unit: &str, start: u64) -> Result<
     }
 }
 
-/// Says once that the node of a unit which has not started is out of reach.
-async fn tell(context: &Context, unit: &str) -> Infallible {
+/// Prints what `unit` writes to its stderr, from byte `start` on to its end.
+pub(super) async fn stderr(context: &CliContext, unit: &str, start: u64) -> Result<Exit, Failure> {
+    let mut stream = context.client.stderr(unit, start).await.map_err(|error| of_unit(error, context))?;
+    let mut raw = context.output.foreign_bytes();
+    raw.copy("stderr is", stream.reader()).await?;
+    raw.finish().await?;
+    Ok(Exit::Success)
+}
+
+/// Says once that a unit has not started because its node is out of reach.
+async fn tell(context: &CliContext, unit: &str) -> Infallible {
     if context.output.json || context.output.quiet {
         return std::future::pending().await;
     }
     loop {
         sleep(WAITING).await;
-        // Who follows the output says that our own node is away.
+        // The copy of the output reports that our own node is away.
         let Ok(report) = context.client.unit_status(unit).await else { continue };
         if report.state == UnitState::Pending
             && let Some((node, _)) = report.remote()
@@ -63,15 +72,15 @@ async fn tell(context: &Context, unit: &str) -> Infallible {
     std::future::pending().await
 }
 
-/// Whether our node says that it has no route to that one.
-async fn lacks_route(context: &Context, node: &str) -> bool {
+/// Whether our node says that it has no route to `node`.
+async fn lacks_route(context: &CliContext, node: &str) -> bool {
     let routes = Request::Status { fields: Some(vec![Section::Routes.to_string()]) };
     let Ok(answer) = context.client.command(&routes).await else { return false };
     let routes = status::read(&answer).ok().and_then(|report| report.routing_table);
     routes.is_some_and(|routes| !routes.contains_key(node))
 }
 
-async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitReport, Value), Failure> {
+async fn copy(context: &CliContext, stream: &mut FollowedOutput) -> Result<(UnitReport, Value), Failure> {
     let mut output = context.output.foreign_bytes();
     loop {
         match stream.next().await.map_err(|error| of_unit(error, context))? {
@@ -80,7 +89,7 @@ async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitRep
                 context.output.note(&format!("meshctl: {error}; waiting for the node ..."))
             }
             FollowEvent::Resumed => {
-                context.output.note("meshctl: the node is back; going on where it stopped")
+                context.output.note("meshctl: the node is back; continuing where the output stopped")
             }
             FollowEvent::End { report, answer } => {
                 output.finish().await?;
@@ -90,7 +99,7 @@ async fn copy(context: &Context, stream: &mut FollowedOutput) -> Result<(UnitRep
     }
 }
 
-fn ended(context: &Context, unit: &str, report: &UnitReport, mut answer: Value) -> Exit {
+fn ended(context: &CliContext, unit: &str, report: &UnitReport, mut answer: Value) -> Exit {
     if context.output.json {
         answer["unitid"] = unit.into();
         context.output.value_note(&answer);
@@ -106,13 +115,14 @@ fn ended(context: &Context, unit: &str, report: &UnitReport, mut answer: Value) 
     Exit::Failed
 }
 
-fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) -> Failure {
+fn left_early(context: &CliContext, unit: &str, position: u64, failure: Failure) -> Failure {
     if failure.exit != Exit::Interrupted && failure.exit != Exit::Unreachable {
         return failure;
     }
     let meshctl = format!("meshctl --socket {}", context.client.address());
     let advice = format!(
-        "unit {unit} goes on without us\n  follow it:  {meshctl} work results {unit} --start {position}\n  stop it:    {meshctl} work cancel {unit}"
+        "unit {unit} goes on without meshctl\n  follow it:  {meshctl} work results {unit} --start {position}\n  \
+         stop it:    {meshctl} work cancel {unit}"
     );
     match failure.message.as_str() {
         "" => Failure::new(failure.exit, advice),
@@ -120,8 +130,8 @@ fn left_early(context: &Context, unit: &str, position: u64, failure: Failure) ->
     }
 }
 
-/// A refusal to do something with a unit, with a way on.
-pub(super) fn of_unit(error: CallError, context: &Context) -> Failure {
+/// The failure of a request about a unit; if no such unit is known, with the command that lists the units.
+pub(super) fn of_unit(error: CallError, context: &CliContext) -> Failure {
     let unknown = matches!(&error, CallError::Refused(line) if line.code().is_no_unit());
     let failure = Failure::from(error);
     if !unknown {

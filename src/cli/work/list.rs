@@ -1,12 +1,12 @@
-//! `meshctl work list`: the units of a node, the local one or another. On a terminal a table; else JSON, which
-//! scripts written for receptorctl read.
+//! `meshctl work list`: the units of a node, the local one or another. Prints a table on a terminal, else JSON for
+//! scripts written for receptorctl.
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::{follow::of_unit, units};
 use crate::cli::{
-    Context,
+    CliContext,
     completion::nodes,
     exit::{Exit, Failure},
     table::Layout,
@@ -14,11 +14,11 @@ use crate::cli::{
 use crate::rpc::request::{Request, WorkRequest};
 
 #[derive(Debug, Args)]
-pub(crate) struct List {
+pub(crate) struct ListCommand {
     /// Node whose units to list [default: the local one]
     #[arg(long, add = nodes())]
     node: Option<String>,
-    /// This unit only
+    /// Only this unit
     #[arg(long = "unit_id", alias = "unit-id", value_name = "ID")]
     unit_id: Option<String>,
     /// TLS profile of the local node for its connection to the other one
@@ -28,8 +28,8 @@ pub(crate) struct List {
     layout: Layout,
 }
 
-impl List {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+impl ListCommand {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let answer = self.ask(context).await?;
         let output = context.output;
         if output.json && output.quiet {
@@ -44,7 +44,7 @@ impl List {
         Ok(Exit::Success)
     }
 
-    async fn ask(&self, context: &Context) -> Result<Value, Failure> {
+    async fn ask(&self, context: &CliContext) -> Result<Value, Failure> {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let mut connection = context.client.connect().await?;
         if let Some(node) = given(&self.node) {

@@ -8,8 +8,8 @@ use crate::cli::exit::Failure;
 /// Fields of the request itself, which no parameter may replace.
 const RESERVED: [&str; 4] = ["command", "subcommand", "node", "worktype"];
 
-/// Builds the parameters from `key=value` texts and trailing words, which become the end of the one called `params`.
-/// The last of several values for a key counts.
+/// Builds the parameters from `key=value` texts and trailing words, which are appended to the parameter `params`. Of
+/// several values for a key, the last one counts.
 pub(super) fn collect(
     texts: &[String],
     words: &[String],

@@ -9,14 +9,14 @@ use crate::cli::exit::Failure;
 use crate::cli::output::Output;
 
 /// A payload about to be sent.
-pub(in crate::cli) struct Payload {
+pub(in crate::cli) struct SentPayload {
     /// Its bytes.
     pub bytes: Box<dyn AsyncRead + Unpin + Send>,
-    /// How many there are, if that can be known.
+    /// Their number, if known.
     pub size: Option<u64>,
 }
 
-impl Payload {
+impl SentPayload {
     /// A payload from memory.
     pub(super) fn text(text: Vec<u8>) -> Self {
         let size = Some(text.len() as u64);
@@ -31,7 +31,7 @@ impl Payload {
         Self { bytes: Box::new(tokio::io::stdin()), size: None }
     }
 
-    /// The same behind a line.
+    /// The same payload after a line.
     pub(in crate::cli) fn behind(self, line: &str) -> Self {
         let line = format!("{line}\n").into_bytes();
         let size = self.size.map(|size| size + line.len() as u64);
@@ -46,7 +46,7 @@ impl Payload {
         if metadata.is_dir() {
             return Err(Failure::usage(format!("payload file {path:?} is a directory")));
         }
-        // A file that the kernel makes up has content and no size.
+        // Files of the kernel, such as those in /proc, have content but the size 0.
         let size = Some(metadata.len()).filter(|size| metadata.is_file() && *size > 0);
         Ok(Self { bytes: Box::new(file), size })
     }

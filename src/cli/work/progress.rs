@@ -9,15 +9,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::output::Output;
 
-/// Payloads up to this size are gone before a bar could be read.
+/// Smaller payloads are sent before a bar could be read.
 const LARGE: u64 = 4 << 20;
 const BAR: &str = "{msg} [{bar:30}] {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left";
 const SPINNER: &str = "{spinner} {msg} {bytes}  {bytes_per_sec}";
 
 /// Shows how much of a payload has been sent; cleared when dropped.
-pub(super) struct Progress(Option<ProgressBar>);
+pub(super) struct PayloadProgress(Option<ProgressBar>);
 
-impl Progress {
+impl PayloadProgress {
     /// A bar for a payload of known size, a spinner for one of unknown size.
     pub(super) fn new(size: Option<u64>, output: Output) -> Self {
         if output.quiet || !io::stderr().is_terminal() || size.is_some_and(|size| size < LARGE) {
@@ -43,7 +43,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for PayloadProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

@@ -4,13 +4,13 @@ use clap::Args;
 
 use super::units::{Outcomes, ids, operate, release};
 use crate::cli::{
-    Context,
+    CliContext,
     exit::{Exit, Failure},
 };
 use crate::rpc::request::{Request, WorkRequest};
 
 #[derive(Debug, Args)]
-pub(crate) struct Release {
+pub(crate) struct ReleaseCommand {
     /// Unit IDs
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     unit_ids: Vec<String>,
@@ -22,8 +22,8 @@ pub(crate) struct Release {
     all: bool,
 }
 
-impl Release {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
+impl ReleaseCommand {
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
         let units = if self.all {
             ids(&context.client.command(&Request::Work(WorkRequest::List { unit: None })).await?)
         } else {

@@ -6,36 +6,36 @@ use std::{collections::BTreeMap, pin::pin};
 use clap::{ArgGroup, Args};
 use serde_json::json;
 
-use super::{follow, params, payload::Payload, progress::Progress, times, units};
+use super::{follow, params, payload::SentPayload, progress::PayloadProgress, units};
 use crate::cli::{
-    Context,
+    CliContext,
     completion::nodes,
     exit::{Exit, Failure},
     output::{Output, interrupted},
     status,
 };
-use crate::config::nearest;
 use crate::rpc::report::node::Section;
 use crate::rpc::request::{Request, SubmitRequest};
-use crate::rpc::{CallError, PendingUnit, Submitted};
+use crate::rpc::{CallError, PendingUnit, SubmitEnd};
+use crate::yaml::nearest;
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("input").required(true).args(["payload", "payload_literal", "no_payload"]))]
 pub(crate) struct Submit {
-    /// Work type, as the node that runs the job calls it
+    /// Work type, by its name on the node that runs the job
     worktype: String,
-    /// Words added to the parameter called params (after -- if they begin with a dash)
+    /// Words to add to the parameter `params` (after -- if they begin with a dash)
     cmdparams: Vec<String>,
     /// Node to run the job on [default: the local one]
     #[arg(long, add = nodes())]
     node: Option<String>,
-    /// File whose content the job reads as standard input; - is our own
+    /// File that the job reads as its standard input; - for meshctl's own standard input
     #[arg(long, short, value_name = "FILE")]
     payload: Option<String>,
-    /// Text that the job reads as standard input, as one line
+    /// Line of text that the job reads as its standard input
     #[arg(long, short = 'l', value_name = "TEXT")]
     payload_literal: Option<String>,
-    /// The job's standard input is empty
+    /// Give the job an empty standard input
     #[arg(long, short)]
     no_payload: bool,
     /// TLS profile of the local node for its connection to the node that runs the job
@@ -47,23 +47,20 @@ pub(crate) struct Submit {
     /// Have the local node sign the job for the other one
     #[arg(long)]
     signwork: bool,
-    /// Stay, print the job's output, and end as it ends
+    /// Print the job's output until it ends, and exit as it does
     #[arg(long, short)]
     follow: bool,
-    /// Release the unit when it has been followed to its end
+    /// Release the unit once it has been followed to its end
     #[arg(long)]
     rm: bool,
-    /// Print when the job took its steps, on each node by its own clock, on standard error
-    #[arg(long)]
-    trace: bool,
     /// Parameter of the work type: KEY=VALUE, or KEY=@FILE for a file's text (@@ for a value that begins with @)
     #[arg(long, short = 'a', value_name = "KEY=VALUE")]
     param: Vec<String>,
 }
 
 impl Submit {
-    pub(super) async fn run(self, context: &Context) -> Result<Exit, Failure> {
-        let (follow, rm, trace) = (self.follow, self.rm, self.trace);
+    pub(super) async fn run(self, context: &CliContext) -> Result<Exit, Failure> {
+        let (follow, rm) = (self.follow, self.rm);
         let mut request = self.request()?;
         let payload = self.open_payload(context).await?;
         request.payload_length = payload.size;
@@ -80,14 +77,11 @@ impl Submit {
         let ended = match follow {
             true => follow::follow(context, &unit, 0).await?,
             false => {
-                let Submitted { unit: id, result } = submitted;
+                let SubmitEnd { unit: id, result } = submitted;
                 let text = || format!("Result: {result}\nUnit ID: {id}");
                 context.output.answer(&json!({"result": result, "unitid": id}), text)?
             }
         };
-        if trace {
-            times::print(context, &unit).await?;
-        }
         if rm {
             if !follow {
                 context.output.note("Warning: --rm without --follow ends the job and drops its output.");
@@ -115,18 +109,18 @@ impl Submit {
         })
     }
 
-    async fn open_payload(&self, context: &Context) -> Result<Payload, Failure> {
+    async fn open_payload(&self, context: &CliContext) -> Result<SentPayload, Failure> {
         match (&self.payload, &self.payload_literal) {
-            (Some(path), _) if path == "-" => Ok(Payload::stdin(context.output)),
-            (Some(path), _) => Payload::file(path).await,
-            (None, Some(text)) => Ok(Payload::text(format!("{text}\n").into_bytes())),
-            (None, None) => Ok(Payload::text(Vec::new())),
+            (Some(path), _) if path == "-" => Ok(SentPayload::stdin(context.output)),
+            (Some(path), _) => SentPayload::file(path).await,
+            (None, Some(text)) => Ok(SentPayload::text(format!("{text}\n").into_bytes())),
+            (None, None) => Ok(SentPayload::text(Vec::new())),
         }
     }
 }
 
-/// Says if the mesh knows no such node: the job waits until it does, which nobody wants who has mistyped it.
-async fn warn_of_stranger(context: &Context, node: &str) {
+/// Warns if the mesh knows no such node, because the job would wait for it, and the name may be mistyped.
+async fn warn_of_stranger(context: &CliContext, node: &str) {
     let sections = [Section::NodeId, Section::Routes, Section::Costs];
     let fields = Some(sections.map(|section| section.to_string()).to_vec());
     let Ok(answer) = context.client.command(&Request::Status { fields }).await else { return };
@@ -168,10 +162,10 @@ pub(in crate::cli) enum Unsent {
 /// Sends the payload; if that is interrupted, or the payload cannot be read, the unit is given up.
 pub(in crate::cli) async fn send(
     mut submission: PendingUnit,
-    payload: Payload,
+    payload: SentPayload,
     output: Output,
-) -> Result<Submitted, Unsent> {
-    let progress = Progress::new(payload.size, output);
+) -> Result<SubmitEnd, Unsent> {
+    let progress = PayloadProgress::new(payload.size, output);
     let sent = {
         let mut stop = pin!(interrupted());
         tokio::select! {
@@ -189,9 +183,9 @@ pub(in crate::cli) async fn send(
     let unit = submission.unit().to_owned();
     let outcome = match submission.abandon().await {
         Ok(answer) if answer.get("released").is_some() => {
-            format!("unit {unit} is given up, no job was started")
+            format!("unit {unit} was given up, no job was started")
         }
-        Ok(_pending) => format!("unit {unit} is given up as soon as its node can be reached"),
+        Ok(_pending) => format!("unit {unit} will be given up as soon as its node can be reached"),
         Err(error) => {
             format!("unit {unit} could not be given up and may start with part of its payload: {error}")
         }
@@ -199,22 +193,23 @@ pub(in crate::cli) async fn send(
     Err(Unsent::GivenUp(Failure::new(exit, format!("{cause}; {outcome}"))))
 }
 
-/// After a failed start the unit is still there, with its reason in its status. After a lost connection nobody knows yet.
-async fn unaccepted(context: &Context, unit: &str, rm: bool, error: CallError) -> Failure {
+/// The failure of a unit without a job. After a refusal the unit still exists, with the reason in its status. After a
+/// lost connection it is not known what became of it.
+async fn unaccepted(context: &CliContext, unit: &str, rm: bool, error: CallError) -> Failure {
     let refused = matches!(error, CallError::Refused(_));
     let failure = not_accepted(error);
-    // The failure that led here says more than one of the clean-up.
+    // An error of the clean-up is not told, because the first failure says more.
     if refused && rm && release(context, unit).await.is_ok() {
         return failure;
     }
     let rest = match refused {
         true => format!("(unit {unit} keeps the details)"),
-        false => format!("(what became of unit {unit} is not known: ask for its status)"),
+        false => format!("(it is not known what became of unit {unit}: ask for its status)"),
     };
     Failure::new(failure.exit, format!("{} {rest}", failure.message))
 }
 
-async fn release(context: &Context, unit: &str) -> Result<(), Failure> {
+async fn release(context: &CliContext, unit: &str) -> Result<(), Failure> {
     units::operate(&context.client, units::release(unit, false))
         .await
         .map(|_| ())

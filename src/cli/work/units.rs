@@ -1,9 +1,10 @@
-//! What the verbs on units share: the table of units, and an operation over many of which some may fail.
+//! What the verbs on units share: the table of units, and the outcomes of an operation on many units, of which some may
+//! fail.
 
 use serde_json::{Map, Value, json};
 
 use crate::cli::{
-    Context,
+    CliContext,
     exit::{Exit, Failure},
     table::{Column, always, size, telling},
 };
@@ -26,7 +27,7 @@ pub(crate) const COLUMNS: &[Column<ListedUnit>] = &[
     always("TYPE", |(_, one), _| one.remote().map_or(&*one.work_type, |(_, remote)| remote).to_owned()),
     telling("NODE", |(_, one), _| one.remote().map_or("", |(node, _)| node).to_owned()),
     always("OUTPUT", |(_, one), _| size(one.stdout_size)),
-    // It may be several lines of a runner's last words.
+    // The detail may be several lines of a runner's last output.
     always("DETAIL", |(_, one), _| one.detail.clone()),
 ];
 
@@ -35,7 +36,7 @@ pub(crate) fn read(answer: &Value) -> Result<Vec<ListedUnit>, CallError> {
     ids(answer).into_iter().map(|id| Ok((id.clone(), UnitReport::from_answer(&answer[&id])?))).collect()
 }
 
-/// Asks for a unit's end and returns what the node says it did, such as `released` or `cancel pending`.
+/// Asks a node to end a unit, and returns what the node says it did, such as `released` or `cancel pending`.
 pub(crate) async fn operate(client: &Client, request: WorkRequest) -> Result<String, CallError> {
     let answer = client.long_command(&Request::Work(request)).await?;
     let done = answer.as_object().and_then(|members| members.keys().next());
@@ -48,7 +49,7 @@ pub(crate) fn release(unit: &str, force: bool) -> WorkRequest {
     WorkRequest::Release { unit: unit.to_owned(), force, sweep: false, signature: None }
 }
 
-/// What became of each unit. One that fails does not keep the others from their turn.
+/// What became of each unit. A unit that fails does not stop the others.
 pub(crate) struct Outcomes {
     rows: Vec<(String, Result<String, CallError>)>,
 }
@@ -65,7 +66,7 @@ impl Outcomes {
     }
 
     /// Prints all of them; failed if any failed.
-    pub(crate) fn print(self, context: &Context) -> Result<Exit, Failure> {
+    pub(crate) fn print(self, context: &CliContext) -> Result<Exit, Failure> {
         let mut exit = Exit::Success;
         let mut members = Map::new();
         for (unit, outcome) in self.rows {
@@ -90,7 +91,7 @@ impl Outcomes {
 mod tests {
     use super::*;
     use crate::cli::table::{self, Layout};
-    use jiff::Timestamp;
+    use jiff::Zoned;
 
     #[test]
     fn units_are_a_table() {
@@ -103,6 +104,6 @@ mod tests {
 UNIT  STATE    TYPE  NODE       OUTPUT   DETAIL
 aaaa  Running  sh               0 B      Running: PID 7
 bbbb  Failed   sh    execution  2.0 KiB  exit status 2";
-        assert_eq!(table::list(&units, COLUMNS, Layout::default(), 80, Timestamp::now()), expected);
+        assert_eq!(table::list(&units, COLUMNS, Layout::default(), 80, &Zoned::now()), expected);
     }
 }

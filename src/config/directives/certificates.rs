@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::super::declare::directive;
 use super::super::parameters::{grammar, number};
 use crate::tls::commands::RequestKey;
-use crate::tls::make::{KeyKind, Subject};
+use crate::tls::make::{CertSubject, KeyKind};
 use crate::wire::NodeId;
 
 directive! {
@@ -33,11 +33,11 @@ directive! {
     check ends_first(not_before, not_after);
 }
 
-/// A request to make.
+/// A certificate request to make.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewRequest {
     /// The names that it asks for.
-    pub names: Subject,
+    pub names: CertSubject,
     /// The key.
     pub key: RequestKey,
     /// Request file to write.
@@ -67,7 +67,7 @@ directive! {
     }
     check no_key(in_key, out_key, bits);
     make NewRequest {
-        names: Subject { common_name, dns, addresses, node_ids: node_ids.iter().map(NodeId::to_string).collect() },
+        names: CertSubject { common_name, dns, addresses, node_ids: node_ids.iter().map(NodeId::to_string).collect() },
         key: request_key(&in_key, &out_key, &bits).ok()?,
         out,
     }

@@ -11,7 +11,7 @@ use super::super::firewall;
 use super::super::parameters::{
     self, Bytes, OwnService, TlsClientName, TlsServerName, choice, grammar, number, parsed,
 };
-use super::runner::Own;
+use super::runner::OwnRunner;
 use crate::controller::options::{
     Bounds, ControllerOptions, Discovery, LEAST_HEARTBEATS, NodeType, OnLoss, Peers, Timers,
 };
@@ -30,8 +30,11 @@ directive! {
         store_password_file "storepasswordfile": Option<PathBuf>,
         /// directory of credentials
         credentials: Option<PathBuf>,
+        /// directory of saved jobs
+        /// Each file `NAME.yml` is a job that `meshctl saved start NAME` starts. A reload reads them again.
+        jobs: Option<PathBuf>,
         /// what runs on this node itself
-        runner: Own,
+        runner: OwnRunner,
         /// files and directories that syncs may read
         /// Beside the system's programs and Ansible itself, which are found: a sync sees nothing else of this machine.
         sync_read "syncread": Vec<SyncPath>,
@@ -59,9 +62,9 @@ directive! {
         /// when an owner is lost: takeover or fail
         on_loss "onloss": OnLoss = "takeover",
         /// when something is lost
-        timers: Times,
+        timers: LossTimes,
         /// what is kept
-        bounds: Kept,
+        bounds: Retained,
         /// forks per processor
         forks_per_cpu "forkspercpu": Count = "4",
         /// MiB of memory per fork
@@ -79,6 +82,7 @@ directive! {
         store,
         store_password_file,
         credentials,
+        jobs,
         runner,
         sync_read,
         project_hosts,
@@ -99,12 +103,12 @@ directive! {
     }
 }
 
-/// When something is lost.
+/// Settings about losses.
 #[derive(Debug, Clone, Copy)]
-pub enum Times {}
+pub enum LossTimes {}
 
 settings! {
-    Times => Timers {
+    LossTimes => Timers {
         /// how often it says that it is there
         heartbeat: Interval = "10s",
         /// silence after which a control node is lost
@@ -123,12 +127,12 @@ fn few_heartbeats(heartbeat: &Duration, owner_lost_after: &Duration) -> Option<&
     )
 }
 
-/// What is kept.
+/// Settings about retention.
 #[derive(Debug, Clone, Copy)]
-pub enum Kept {}
+pub enum Retained {}
 
 settings! {
-    Kept => Bounds {
+    Retained => Bounds {
         /// most jobs that may wait
         max_pending "maxpending": Count = "100000",
         /// most bytes of a payload
@@ -150,7 +154,7 @@ settings! {
     }
 }
 
-/// How control nodes reach each other.
+/// Settings about how control nodes reach each other.
 #[derive(Debug, Clone, Copy)]
 pub enum PeerService {}
 
@@ -168,17 +172,17 @@ settings! {
 grammar! {
     impl Discovery => Discovery = Text choice(
         &[("off", Discovery::Off), ("disabled", Discovery::Disabled), ("enabled", Discovery::Enabled)],
-        "it is off, disabled or enabled",
+        "it must be off, disabled or enabled",
     );
     impl OnLoss => OnLoss = Text choice(
-        &[("takeover", OnLoss::TakeOver), ("fail", OnLoss::Fail)], "it is takeover or fail",
+        &[("takeover", OnLoss::TakeOver), ("fail", OnLoss::Fail)], "it must be takeover or fail",
     );
 }
 
 grammar! {
     /// What a node with a controller is.
     struct ControlType => NodeType = Text choice(
-        &[("control", NodeType::Control), ("hybrid", NodeType::Hybrid)], "it is control or hybrid",
+        &[("control", NodeType::Control), ("hybrid", NodeType::Hybrid)], "it must be control or hybrid",
     );
     /// A node ID, or an expression for several.
     struct NodePattern => Pattern = Text parsed(firewall::pattern);
@@ -194,24 +198,25 @@ grammar! {
     struct Interval => Duration = Text parsed(interval);
 }
 
-/// It is split into words as a shell does it, and stands in a pattern of files.
+/// Checks the directory's characters, because the path is split into words as by a shell and used in a file
+/// pattern.
 fn run_directory(text: &str) -> Result<PathBuf, &'static str> {
     let breaks = |c: char| c.is_whitespace() || c.is_control() || "'\"\\[]*?".contains(c);
     match text.contains(breaks) {
-        true => {
-            Err("it is part of command lines and may hold no blanks, quotes, backslashes, brackets, * and ?")
-        }
+        true => Err(
+            "it becomes part of command lines, so it may not contain blanks, quotes, backslashes, brackets, * or ?",
+        ),
         false => Ok(text.into()),
     }
 }
 
-/// It is read again where it is used, by the process that stands between a sync and the network.
+/// Only checks the text. The process between a sync and the network reads it again, and uses it.
 fn host_name(text: &str) -> Result<String, String> {
     firewall::pattern(text).map(|_| text.to_owned())
 }
 
 fn absolute(text: &str) -> Result<PathBuf, &'static str> {
-    if text.starts_with('/') { Ok(text.into()) } else { Err("it is no absolute path") }
+    if text.starts_with('/') { Ok(text.into()) } else { Err("it is not an absolute path") }
 }
 
 fn interval(text: &str) -> Result<Duration, &'static str> {

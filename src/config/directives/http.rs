@@ -1,6 +1,6 @@
 //! What a node serves over HTTP.
 //!
-//! Owns the declarations, and the rules which addresses need TLS and tokens. It refuses to open files.
+//! Owns the declarations, and the rules about which addresses need TLS and tokens. It refuses to open files.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ grammar! {
 directive! {
     /// Serves the page and its API over HTTP
     "web" in Services [singleton];
-    struct Web {
+    struct WebDirective {
         /// host:port to listen on
         address: HttpAddress = "127.0.0.1:27191",
         /// tls-server profile
@@ -95,8 +95,8 @@ fn certificates_without_tls<A>(tls: &Option<A>, client_level: &AccessLevel) -> O
 
 fn nodes_left_out(client_level: &AccessLevel, names: &[String]) -> Option<&'static str> {
     (*client_level != AccessLevel::None && names.is_empty()).then_some(
-        "`clientlevel` is of every certificate that `clientcas` has signed, if it names no node: say whose it is, as in \
-         `clientnames: [alice]`",
+        "`clientlevel` would apply to every certificate that `clientcas` has signed and that names no node: name \
+         whose it is, as in `clientnames: [alice]`",
     )
 }
 

@@ -1,10 +1,10 @@
 //! Links to neighbours: listeners and peers over TCP, UDP, WebSocket and QUIC.
 //!
-//! Owns their declarations. It refuses to know sockets: addresses are checked for their form and not looked up.
+//! Owns their declarations. It refuses to know sockets: it checks the form of addresses, and looks none up.
 
 use super::super::address::WsUrl;
-use super::super::components::Claim;
-use super::super::declare::{Reader, directive};
+use super::super::components::SoleResource;
+use super::super::declare::{DirectiveReader, directive};
 use super::super::parameters::{
     DialPolicy, ListenPolicy, PeerAddress, TcpBind, TlsClientName, TlsServerName, UdpBind, grammar, parsed,
 };
@@ -91,7 +91,7 @@ directive! {
         /// connect again after a loss
         redial: bool = "true",
         /// a further HTTP header, name:value
-        extra_header "extraheader": Option<Header>,
+        extra_header "extraheader": Option<HeaderField>,
         /// tls-client profile
         tls: Option<TlsClientName>,
         /// what holds for the link
@@ -140,18 +140,18 @@ grammar! {
     /// The path of a WebSocket, beginning with a slash.
     struct UrlPath => String = Text parsed(url_path);
     /// A header to add to a request: name and value.
-    struct Header => (String, String) = Text parsed(header);
+    struct HeaderField => (String, String) = Text parsed(header);
 }
 
 grammar! {
     impl WsUrl => WsUrl = Text ws_url, describe |url, facts| {
         facts.label(url);
-        facts.claims.push(Claim::Neighbour);
+        facts.claims.push(SoleResource::Neighbour);
     };
 }
 
-/// The URL of a neighbour. Without a scheme it is the TLS profile that decides which one is meant.
-fn ws_url(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<WsUrl> {
+/// The URL of a neighbour. Without a scheme, a TLS profile means `wss`.
+fn ws_url(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<WsUrl> {
     let has_tls = reader.is_given("tls");
     reader.parse(given?.name(), |text| WsUrl::parse(text, has_tls))
 }

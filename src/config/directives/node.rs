@@ -1,14 +1,14 @@
 //! The node itself: its name, its data directory, its firewall, its log.
 //!
-//! Owns the defaults that depend on the machine and on the name the program was called by. It refuses to touch the
-//! directory.
+//! Owns the defaults that depend on the machine and on the name by which the program was called. It refuses to
+//! touch the directory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::declare::{Reader, directive, settings};
-use super::super::firewall::Rules;
+use super::super::declare::{DirectiveReader, directive, settings};
+use super::super::firewall::FirewallRules;
 use super::super::parameters::{self, Bytes, choice, grammar, number, parsed};
 use super::super::value::Located;
 use crate::duration;
@@ -16,12 +16,13 @@ use crate::telemetry::{LogFormat, LogLevel};
 use crate::wire::{NodeId, is_localhost};
 use crate::work::Quota;
 
-/// How long a link may be silent unless configured otherwise; it may only be raised.
+/// How long a link may be silent by default; a configuration can only raise it.
 pub const DEFAULT_MAX_IDLE: Duration = Duration::from_secs(21);
 
-/// How long an unreachable node stays listed unless configured otherwise.
+/// How long an unreachable node stays listed by default.
 pub const DEFAULT_FORGET_AFTER: Duration = Duration::from_secs(600);
-/// A controller considers a node removed once it is no longer listed: a restart must not look like that.
+/// The minimum: a controller takes a node that is no longer listed for removed, and a restart must not look like
+/// that.
 const LEAST_FORGET_AFTER: Duration = Duration::from_secs(60);
 
 directive! {
@@ -37,7 +38,7 @@ directive! {
         /// A rule is a map: `action` is accept, reject or drop; `fromnode`, `tonode`, `fromservice` and `toservice`
         /// are each a name, or a regular expression between slashes that must match the whole name. What no rule
         /// matches is accepted.
-        firewall_rules "firewallrules": Rules,
+        firewall_rules "firewallrules": FirewallRules,
         /// silence that ends a link to a receptor node, 21s up
         /// Between nodes of meshd, probes end a link that is dead after about 3 s, whatever this says.
         max_idle "maxidleconnectiontimeout": MaxIdle,
@@ -73,7 +74,7 @@ directive! {
 }
 
 fn says_nothing(local: &Option<bool>) -> Option<&'static str> {
-    local.map(|_| "`local` has no effect: the node has no links, whatever it says; delete that")
+    local.map(|_| "`local` has no effect, because a local-only node has no links in any case: delete it")
 }
 
 directive! {
@@ -167,7 +168,7 @@ grammar! {
 }
 
 impl Node {
-    /// The settings for Kubernetes, by the names that they have in the environment.
+    /// The settings for Kubernetes, by the names of their environment variables.
     pub fn kubernetes(&self) -> BTreeMap<&'static str, String> {
         let given = [
             ("RECEPTOR_KUBE_SUPPORT_RECONNECT", &self.kube_support_reconnect),
@@ -181,7 +182,7 @@ impl Node {
     /// The placeholder in the configuration of a command that runs no node.
     pub(super) fn none() -> Self {
         Self {
-            // The name is a constant and valid.
+            // The name is a constant, and is valid.
             id: NodeId::new("none").expect("a valid node ID"),
             data_dir: PathBuf::new(),
             firewall_rules: Vec::new(),
@@ -198,10 +199,10 @@ impl Node {
     }
 }
 
-/// The characters that receptor allows in a node's own ID, in its words. Other nodes' IDs are not checked.
+/// Receptor's message about the characters of a node's own ID. Other nodes' IDs are not checked.
 const OWN_ID_CLASS: &str = "node id can only contain a-z, A-Z, 0-9 or special characters . - _ @ :";
 
-fn own_id(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<NodeId> {
+fn own_id(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<NodeId> {
     let Some(given) = given else { return host_id(reader) };
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_@:".contains(&byte);
     if !given.name().bytes().all(is_allowed) {
@@ -211,7 +212,7 @@ fn own_id(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<NodeId> {
     reader.parse(given.name(), str::parse::<NodeId>)
 }
 
-fn host_id(reader: &mut Reader<'_>) -> Option<NodeId> {
+fn host_id(reader: &mut DirectiveReader<'_>) -> Option<NodeId> {
     let host = reader.environment.host_name.as_deref().unwrap_or_default();
     let id = NodeId::new(host).ok().filter(|_| !host.split('.').next().is_some_and(is_localhost));
     if id.is_none() {
@@ -223,7 +224,7 @@ fn host_id(reader: &mut Reader<'_>) -> Option<NodeId> {
     id
 }
 
-fn data_dir(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
+fn data_dir(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<PathBuf> {
     let given = given.map(|given| PathBuf::from(given.name()));
     let directory = given.or_else(|| reader.environment.default_data_dir());
     if directory.is_none() {
@@ -233,19 +234,24 @@ fn data_dir(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf>
     directory
 }
 
-fn max_idle(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
+fn max_idle(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<Duration> {
     let least = duration::print(DEFAULT_MAX_IDLE);
     let reason = format!("it may only be raised above the default of {least}");
     given.map_or(Some(DEFAULT_MAX_IDLE), |given| at_least(DEFAULT_MAX_IDLE, given, &reason, reader))
 }
 
-fn forget_after(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
+fn forget_after(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<Duration> {
     let least = duration::print(LEAST_FORGET_AFTER);
     let reason = format!("a node that restarts must stay listed meanwhile: give {least} or more");
     at_least(LEAST_FORGET_AFTER, given?, &reason, reader)
 }
 
-fn at_least(least: Duration, given: &Located, reason: &str, reader: &mut Reader<'_>) -> Option<Duration> {
+fn at_least(
+    least: Duration,
+    given: &Located,
+    reason: &str,
+    reader: &mut DirectiveReader<'_>,
+) -> Option<Duration> {
     let given = reader.parse(given.name(), parameters::duration)?;
     if given < least {
         reader.refuse(&duration::print(given), reason);

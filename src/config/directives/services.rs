@@ -1,15 +1,15 @@
 //! Services of a node other than work: the control service, proxies, the command service, the IP router.
 //!
-//! Owns their declarations. It refuses to know streams and sockets, and whether a name is taken: that is decided over
-//! all directives.
+//! Owns their declarations. It refuses to know streams and sockets, and whether a name is taken, which is checked
+//! across all directives.
 
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::super::address::network;
-use super::super::components::Claim;
-use super::super::declare::{Reader, directive, settings};
+use super::super::address::{HostPort, network};
+use super::super::components::{ControlListener, ListenerTrust, SoleResource};
+use super::super::declare::{DirectiveReader, directive, settings};
 use super::super::parameters::{
     Address, ListenAddress, Mode, OwnService, SocketFile, TcpBind, TlsClientName, TlsServerName, UdpBind,
     choice, grammar, parsed,
@@ -43,8 +43,8 @@ directive! {
 
 fn open_port<A, B>(listen: &Option<A>, tcp_tls: &Option<B>) -> Option<&'static str> {
     (listen.is_some() && tcp_tls.is_none()).then_some(
-        "the port of tcplisten has no TLS: whoever reaches it is a client, and on a loopback address every user of this \
-         machine may do everything there; use the socket of `filename`, or set `tcptls`",
+        "the port of tcplisten has no TLS: anybody who reaches it is a client, and on a loopback address every user \
+         of this machine may do everything with it; use the socket of `filename`, or set `tcptls`",
     )
 }
 
@@ -53,28 +53,41 @@ fn unused_profile<A, B>(tls: &Option<A>, listen: &Option<B>) -> Option<&'static 
         .then_some("`tcptls` is given without `tcplisten`, so there is nothing to protect")
 }
 
-/// Which callers of a control service are trusted without having proved anything: their requests may go beyond this
-/// node.
+impl ControlService {
+    /// The places where it listens.
+    pub(super) fn listeners(&self) -> Vec<ControlListener> {
+        let trust = |from| if self.forward >= from { ListenerTrust::Everyone } else { ListenerTrust::Proof };
+        let unix = self.filename.iter().map(|path| ControlListener::Unix(path.clone(), self.permissions));
+        let tcp = |address: &HostPort| {
+            ControlListener::Tcp(address.clone(), self.tcp_tls.clone(), trust(Forward::Tcp))
+        };
+        let mesh = ControlListener::Mesh(self.service, self.tls.clone(), trust(Forward::All));
+        unix.chain(self.tcp_listen.iter().map(tcp)).chain([mesh]).collect()
+    }
+}
+
+/// Which callers of a control service are trusted without proof of who they are. Requests of trusted callers may go
+/// beyond this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forward {
-    /// None.
+    /// No callers.
     None,
-    /// Those of its TCP address.
+    /// Callers at its TCP address.
     Tcp,
-    /// Those of the mesh as well.
+    /// Callers at its TCP address and on the mesh.
     All,
 }
 
 grammar! {
     impl Forward => Forward = Text choice(
-        &[("none", Forward::None), ("tcp", Forward::Tcp), ("all", Forward::All)], "it is none, tcp or all",
+        &[("none", Forward::None), ("tcp", Forward::Tcp), ("all", Forward::All)], "it must be none, tcp or all",
     );
 }
 
 directive! {
     /// Offers a command on a terminal
     "command-service" in Services;
-    struct CommandService {
+    struct CommandServiceDirective {
         /// service name to listen on
         service: OwnService [required],
         /// command to run for each connection
@@ -114,7 +127,7 @@ settings! {
 directive! {
     /// Forwards a local TCP port into the mesh
     "tcp-server" in Services;
-    struct TcpServer {
+    struct TcpServerDirective {
         /// TCP port to listen on
         bind "port": TcpBind [required],
         /// where to forward to
@@ -129,7 +142,7 @@ directive! {
 directive! {
     /// Forwards a service to a TCP address
     "tcp-client" in Services;
-    struct TcpClient {
+    struct TcpClientDirective {
         /// service name to listen on
         service: OwnService [required],
         /// host:port to connect to
@@ -144,7 +157,7 @@ directive! {
 directive! {
     /// Forwards a local UDP port into the mesh
     "udp-server" in Services;
-    struct UdpServer {
+    struct UdpServerDirective {
         /// UDP port to listen on
         bind "port": UdpBind [required],
         /// where to forward to
@@ -155,7 +168,7 @@ directive! {
 directive! {
     /// Forwards a service to a UDP address
     "udp-client" in Services;
-    struct UdpClient {
+    struct UdpClientDirective {
         /// service name to listen on
         service: OwnService [required],
         /// host:port to send to
@@ -166,7 +179,7 @@ directive! {
 directive! {
     /// Forwards a Unix socket into the mesh
     "unix-socket-server" in Services;
-    struct UnixSocketServer {
+    struct UnixSocketServerDirective {
         /// Unix socket to listen on; replaced if it exists
         filename: SocketFile [required],
         /// mode of the socket file
@@ -181,7 +194,7 @@ directive! {
 directive! {
     /// Forwards a service to a Unix socket
     "unix-socket-client" in Services;
-    struct UnixSocketClient {
+    struct UnixSocketClientDirective {
         /// service name to listen on
         service: OwnService [required],
         /// Unix socket to connect to
@@ -202,7 +215,7 @@ directive! {
         /// local /30 network, as in 10.0.0.0/30
         local_net "localnet": LocalNet [required],
         /// networks to advertise, separated by commas
-        routes: Routes,
+        routes: NetworkList,
         /// networks of others to follow; private ones if not given
         accept: Vec<IpNet>,
         /// nodes whose networks to follow; all if not given
@@ -225,11 +238,11 @@ grammar! {
 grammar! {
     /// The name of a network interface; the kernel takes 15 bytes.
     struct InterfaceName => String = Text parsed(interface_name),
-        describe |name, facts| facts.claims.push(Claim::Interface(name.clone()));
+        describe |name, facts| facts.claims.push(SoleResource::Interface(name.clone()));
     /// A local network of 4 addresses.
     struct LocalNet => Ipv4Net = Text parsed(local_net);
     /// Networks, separated by commas.
-    struct Routes => Vec<IpNet> = Text routes, empty_is_absent true;
+    struct NetworkList => Vec<IpNet> = Text routes, empty_is_absent true;
 }
 
 fn interface_name(text: &str) -> Result<String, &'static str> {
@@ -248,7 +261,7 @@ fn local_net(text: &str) -> Result<Ipv4Net, &'static str> {
     }
 }
 
-fn routes(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Vec<IpNet>> {
+fn routes(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<Vec<IpNet>> {
     reader.parse(given.map_or("", Located::name), |text| {
         let networks = text.split(',').map(str::trim).filter(|network| !network.is_empty());
         networks.map(network).collect::<Result<Vec<_>, _>>()

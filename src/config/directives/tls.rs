@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::super::declare::directive;
 use super::super::parameters::{any, grammar};
-use super::super::schema::Role;
+use super::super::schema::ValueRole;
 use crate::tls::{ClientOptions, Files, Fingerprint, ServerOptions};
 
 directive! {
@@ -97,7 +97,7 @@ fn half_an_identity(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Option<&'s
 
 grammar! {
     /// The name of a `tls-server`.
-    struct ServerName => String = Text any, role Role::Defines("tls-server");
+    struct ServerName => String = Text any, role ValueRole::Defines("tls-server");
     /// The name of a `tls-client`.
-    struct ClientName => String = Text any, role Role::Defines("tls-client");
+    struct ClientName => String = Text any, role ValueRole::Defines("tls-client");
 }

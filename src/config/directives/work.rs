@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::declare::{Reader, Single, directive, settings};
+use super::super::declare::{DirectiveReader, Single, directive, settings};
 use super::super::parameters::{self, Bytes, Processors, Variables, choice, grammar, number, parsed};
-use super::super::schema::Role;
+use super::super::schema::ValueRole;
 use super::super::value::Located;
 use crate::pods::options::{AuthMethod, KubernetesType, StreamMethod};
 use crate::work::limits::{Inherited, Limits, MaxStdout, WhenFull};
@@ -35,6 +35,8 @@ directive! {
         max_stdout "maxstdout": Option<Bytes>,
         /// for more: fail, stop or truncate-head
         when_full "maxstdoutaction": WhenFull = "fail",
+        /// merged into its output, or separate
+        stderr_apart "stderr": StderrPlace = "merged",
         /// what bounds its units
         limits: CommonLimits,
     }
@@ -42,12 +44,17 @@ directive! {
         params: params.unwrap_or_default(),
         allow_runtime_params,
         verify_signature,
-        limits: Limits { user, max_stdout: max_stdout.map(|bytes| MaxStdout { bytes, when_full }), ..limits },
+        limits: Limits {
+            user,
+            max_stdout: max_stdout.map(|bytes| MaxStdout { bytes, when_full }),
+            stderr_apart,
+            ..limits
+        },
         ..CommandType::new(name, command)
     }
 }
 
-/// The limits of all types that run processes here.
+/// The limits of all types that run processes on this node.
 #[derive(Debug, Clone, Copy)]
 pub enum CommonLimits {}
 
@@ -56,7 +63,7 @@ settings! {
         /// working directory; the node's own if not given
         cwd: Option<PathBuf>,
         /// most units running at once; others wait in order
-        max_units "maxunits": Option<Units>,
+        max_units "maxunits": Option<UnitCount>,
         /// how long finished units are kept, as in 72h
         release_after "releaseafter": Option<Limit>,
         /// what bounds each unit
@@ -65,7 +72,7 @@ settings! {
     make Limits { cwd, max_units, release_after, ..each }
 }
 
-/// What bounds the processes of one unit.
+/// The limits on the processes of one unit.
 #[derive(Debug, Clone, Copy)]
 pub enum UnitLimits {}
 
@@ -212,7 +219,7 @@ directive! {
     "work-signing" in Work [singleton];
     struct WorkSigning {
         /// private key file, PEM or OpenSSH
-        private_key "privatekey": KeyFile [bare],
+        private_key "privatekey": KeyFileName [bare],
         /// how long a signature is valid, as in 3h30m
         token_expiration "tokenexpiration": Option<Duration>,
     }
@@ -223,7 +230,7 @@ directive! {
     "work-verification" in Work [singleton];
     struct WorkVerification {
         /// public key file, PEM or one line of OpenSSH
-        public_key "publickey": KeyFile [bare],
+        public_key "publickey": KeyFileName [bare],
     }
 }
 
@@ -250,19 +257,23 @@ grammar! {
 
 grammar! {
     /// A number of units that may run.
-    struct Units => u32 = Int number(1.., "at least one unit must be able to run");
+    struct UnitCount => u32 = Int number(1.., "at least one unit must be able to run");
     /// Bytes of memory that are enough for a process.
     struct Memory => u64 = Int number(1 << 20.., "a unit needs at least 1048576 bytes of memory");
     /// A number of processes.
     struct Processes => u64 = Int number(1..=u64::from(u32::MAX), "a unit is at least one process");
+    /// Whether stderr is kept apart.
+    struct StderrPlace => bool = Text choice(
+        &[("merged", false), ("separate", true)], "stderr is merged or separate",
+    );
     /// The name of a work type. One with a blank cannot be said in words of the line protocol, but in JSON.
-    struct WorkType => String = Text parsed(work_type), role Role::Defines("work type");
+    struct WorkType => String = Text parsed(work_type), role ValueRole::Defines("work type");
     /// A duration above zero.
     struct Limit => Duration = Text limit;
     /// The file of a key. The grammar does not require its name, but nothing works without it.
-    struct KeyFile => PathBuf = Text key_file, empty_is_absent true;
+    struct KeyFileName => PathBuf = Text key_file, empty_is_absent true;
     /// Whether submissions must be signed, which needs a key to verify them.
-    struct SignedOnly => bool = Flag <bool as Single>::read, role Role::Needs("work-verification");
+    struct SignedOnly => bool = Flag <bool as Single>::read, role ValueRole::Needs("work-verification");
 }
 
 pub(super) fn work_type(text: &str) -> Result<String, &'static str> {
@@ -270,7 +281,7 @@ pub(super) fn work_type(text: &str) -> Result<String, &'static str> {
     if fits { Ok(text.to_owned()) } else { Err("a work type holds no control characters") }
 }
 
-fn limit(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
+fn limit(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<Duration> {
     let given = reader.parse(given?.name(), parameters::duration)?;
     if given.is_zero() {
         reader.refuse("0", "leave it out for no limit");
@@ -278,7 +289,7 @@ fn limit(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<Duration> {
     (!given.is_zero()).then_some(given)
 }
 
-fn key_file(given: Option<&Located>, reader: &mut Reader<'_>) -> Option<PathBuf> {
+fn key_file(given: Option<&Located>, reader: &mut DirectiveReader<'_>) -> Option<PathBuf> {
     if given.is_none() {
         reader.lacks("the name of a file");
     }

@@ -1,4 +1,4 @@
-//! Configurations that load, and what they mean.
+//! Configurations that load, and their values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,7 +94,7 @@ fn tls_of_the_service_does_not_protect_the_port() {
         );
         load_text(&yaml).unwrap().1.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    // The profile of the service in the mesh is not the port's.
+    // The TCP port does not use the profile of the service on the mesh.
     for open in ["tls: s, tcplisten: 8888", "tcplisten: 8888", "tcplisten: '127.0.0.1:8888'"] {
         let [warning] = &warnings(open)[..] else { panic!("one warning is expected: {open}") };
         assert!(
@@ -289,7 +289,7 @@ fn an_explicit_false_of_redial_counts_in_both_versions() {
     }
 }
 
-/// What AWX writes for a control node on Kubernetes.
+/// The file that AWX writes for a control node on Kubernetes.
 const AWX: &str = r#"
 - local-only: null
 - log-level: debug
@@ -369,7 +369,7 @@ fn work_types_may_be_bounded() {
     let config = parse_text(
         "- work-command: {worktype: a, command: sh, maxUnits: '20', timeout: 1h30m, cancelgrace: 0, \
          maxstdout: 1000, maxstdoutaction: Truncate-Head, releaseafter: 72h, cwd: /srv, user: jobs, \
-         cpu: 1.5, memory: 1073741824, pids: 100, \
+         cpu: 1.5, memory: 1073741824, pids: 100, stderr: separate, \
          env: {A: b c, NUM: 7, YES_: true}}\n- work-command: {worktype: b, command: sh}\n",
     );
     let [bounded, free] = &config.work_commands[..] else { panic!() };
@@ -383,6 +383,7 @@ fn work_types_may_be_bounded() {
         timeout: Some(Duration::from_secs(5400)),
         cancel_grace: Some(Duration::ZERO),
         max_stdout: Some(MaxStdout { bytes: 1000, when_full: WhenFull::TruncateHead }),
+        stderr_apart: true,
         release_after: Some(Duration::from_secs(72 * 3600)),
         cpu_millis: Some(1500),
         memory: Some(1 << 30),
@@ -393,7 +394,7 @@ fn work_types_may_be_bounded() {
         "- work-python: {worktype: p, plugin: m, function: f, maxunits: 20, timeout: 1h30m, cancelgrace: 0, \
          releaseafter: 72h, cwd: /srv, cpu: 1.5, memory: 1073741824, pids: 100, env: {A: b c, NUM: 7, YES_: true}}\n",
     );
-    let plugin = Limits { user: None, max_stdout: None, ..wanted };
+    let plugin = Limits { user: None, max_stdout: None, stderr_apart: false, ..wanted };
     assert_eq!(config.work_python[0].limits, plugin);
 }
 

@@ -10,7 +10,7 @@ use crate::wire::ServiceName;
 use crate::work::limits::{Inherited, Limits};
 use crate::work::{CommandType, Reach};
 
-/// What a directive with these parameters says, and the errors.
+/// Reads a controller with these parameters, and gives the errors too.
 fn read(parameters: &str) -> (Option<ControllerOptions>, Vec<String>) {
     let text = format!(
         "- local-only\n- tls-client: {{name: c}}\n- tls-server: {{name: s, cert: c, key: k}}\n- work-controller: {parameters}\n"
@@ -39,7 +39,12 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         store: "sqlite".to_owned(),
         store_password_file: None,
         credentials: None,
-        runner: Box::new(CommandType::runner("ansible-runner", "worker", Limits::default())),
+        jobs: None,
+        runner: Box::new(CommandType::runner(
+            "ansible-runner",
+            "worker",
+            Limits { stderr_apart: true, ..Limits::default() },
+        )),
         sync_read: Vec::new(),
         project_hosts: Vec::new(),
         run_dir: PathBuf::from("/tmp"),
@@ -78,7 +83,7 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
 #[test]
 fn every_parameter_has_an_effect() {
     let usual = accepted("{}");
-    for parameter in Directive::find("work-controller").unwrap().current() {
+    for parameter in directives::find("work-controller").unwrap().current() {
         let value = match parameter.name {
             "nodetype" => "hybrid",
             "store" => "'postgresql://meshd@db1,db2/meshd'",
@@ -94,7 +99,7 @@ fn every_parameter_has_an_effect() {
             "ownerlostafter" | "lostafter" => "1h",
             "payloadretention" | "outputretention" | "jobretention" | "cleanupevery" => "77h",
             "runnerlimits" => "{user: jobs}",
-            "rundir" | "credentials" | "storepasswordfile" | "runner" | "peerservice" => "other",
+            "rundir" | "credentials" | "jobs" | "storepasswordfile" | "runner" | "peerservice" => "other",
             _ => "77",
         };
         assert_ne!(accepted(&format!("{{{}: {value}}}", parameter.name)), usual, "{}", parameter.name);
@@ -123,6 +128,7 @@ fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
         pids: Some(7),
         cancel_grace: Some(Duration::from_secs(1)),
         environment: Some(Inherited::Clean),
+        stderr_apart: true,
         ..Limits::default()
     };
     let wanted = CommandType::runner("env", "'A=b c' runner worker", limits);
@@ -134,21 +140,21 @@ fn its_runner_is_one_command_line_with_the_limits_of_a_work_type() {
     ).runner);
 }
 
-const RUNDIR: &str = "work-controller: rundir: \"GIVEN\" is not allowed: it is part of command lines and may hold no \
-                      blanks, quotes, backslashes, brackets, * and ?";
+const RUNDIR: &str = "work-controller: rundir: \"GIVEN\" is not allowed: it becomes part of command lines, so it \
+                      may not contain blanks, quotes, backslashes, brackets, * or ?";
 
 #[test]
 fn what_is_wrong_is_named() {
     for (parameters, error) in [
         (
             "{nodetype: execution}",
-            "work-controller: nodetype: \"execution\" is not allowed: it is control or hybrid",
+            "work-controller: nodetype: \"execution\" is not allowed: it must be control or hybrid",
         ),
         (
             "{discovery: on}",
-            "work-controller: discovery: \"true\" is not allowed: it is off, disabled or enabled",
+            "work-controller: discovery: \"true\" is not allowed: it must be off, disabled or enabled",
         ),
-        ("{onloss: retry}", "work-controller: onloss: \"retry\" is not allowed: it is takeover or fail"),
+        ("{onloss: retry}", "work-controller: onloss: \"retry\" is not allowed: it must be takeover or fail"),
         ("{heartbeat: 0s}", "work-controller: heartbeat: \"0s\" is not allowed: it must be above zero"),
         (
             "{heartbeat: 11s}",
@@ -168,7 +174,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             "{discovernodes: ['/(/']}",
-            "work-controller: discovernodes: \"/(/\" is not allowed: \"(\" is no regular expression",
+            "work-controller: discovernodes: \"/(/\" is not allowed: \"(\" is not a regular expression",
         ),
         (
             "{tlsclient: none}",
@@ -180,7 +186,7 @@ fn what_is_wrong_is_named() {
         ("{store: ''}", "work-controller: store: may not be empty"),
         (
             "{runner: \"a 'b\"}",
-            "work-controller: runner: \"a 'b\" is not allowed: it is a program and its arguments, in which every quote is closed",
+            "work-controller: runner: \"a 'b\" is not allowed: it must be a program and its arguments, with every quote closed",
         ),
         (
             "{runnerlimits: {pids: 0}}",

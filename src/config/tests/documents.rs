@@ -1,12 +1,12 @@
-//! The reference page: made of what the declarations say, and compared with that.
+//! The reference page, compared with the text made from the declarations.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use super::*;
-use crate::config::schema::Group;
+use crate::config::schema::HelpSection;
 
-/// A file of the project.
+/// The path of a file of the project.
 fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -60,7 +60,7 @@ Data is kept in `$STATE_DIRECTORY`, which systemd sets, without it in `/var/lib/
 /// The reference page, in Markdown.
 fn reference() -> String {
     let mut text = REFERENCE_HEAD.to_owned();
-    for group in Group::ALL {
+    for group in HelpSection::ALL {
         let _ = writeln!(text, "\n## {}", group.title());
         for directive in DIRECTIVES.iter().filter(|directive| directive.group == group) {
             write_section(&mut text, directive);
@@ -98,7 +98,7 @@ fn write_section(text: &mut String, directive: &Directive) {
     }
 }
 
-/// The lines of a comment as one: the first is a sentence, the others say more.
+/// Joins the lines of a comment: the first becomes a sentence, and the others follow it.
 fn paragraph(docs: &[&str]) -> String {
     let lines: Vec<&str> = docs.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).collect();
     match lines.split_first() {

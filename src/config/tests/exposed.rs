@@ -1,9 +1,9 @@
-//! What is said of work types that any node of the mesh can have run what it likes, and of services that run or reach
+//! The warnings of work types with which any node of the mesh can run anything, and of services that run or reach
 //! something for it.
 
 use super::*;
 
-/// The files of a mesh that is closed by certificates.
+/// Profiles and a key that close a mesh by certificates and signatures.
 const PROFILES: &str = "- tls-server: {name: s, cert: c, key: k, clientcas: a, requireclientcert: true}
 - tls-client: {name: c, cert: c, key: k, rootcas: a}
 - work-verification: k
@@ -12,7 +12,7 @@ const SHELL: &str = "- work-command: {worktype: sh, command: sh, params: -c, all
 const LISTENER: &str = "- tcp-listener: 1\n";
 const CONTROL: &str = "- control-service: {filename: f}\n";
 
-/// The work types and services that are warned of.
+/// The work types and services that warnings name.
 fn exposed(text: &str) -> Vec<String> {
     let (_, warnings) = load_text(&format!("{PROFILES}{text}")).unwrap();
     let text = |warning: Warning| warning.text.split(": ").next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The grammar as a whole: configurations that are refused, with their exact messages, and such that load.
+//! The grammar as a whole: configurations that are refused, with the exact messages, and configurations that load.
 
 mod accepted;
 mod controller;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use super::*;
 
-/// A machine of which nothing is read.
+/// A fixed machine, so that nothing of the real one is read.
 fn environment() -> Environment {
     Environment {
         program: "meshd".to_owned(),
@@ -25,7 +25,7 @@ fn environment() -> Environment {
     }
 }
 
-/// Reads the text of a file, with the warnings.
+/// Reads a file's text, and gives the warnings too.
 fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
     let mut report = Report::default();
     let items = yaml::read(Path::new("x.yml"), text, &mut report).items;
@@ -33,7 +33,7 @@ fn load_text(text: &str) -> Result<(Config, Vec<Warning>), ConfigErrors> {
     report.finish().map(|warnings| (config, warnings))
 }
 
-/// Reads the text of a file that holds no error.
+/// Reads a file's text that has no errors.
 fn parse_text(text: &str) -> Config {
     load_text(text).unwrap_or_else(|errors| panic!("{errors}")).0
 }

@@ -1,4 +1,4 @@
-//! Where configurations come from: command lines, files, directories, and the examples that we ship.
+//! The sources of configurations: command lines, files, directories, and the examples that we ship.
 
 use super::super::directives::links::TcpPeer;
 use super::*;
@@ -100,7 +100,7 @@ fn files_that_are_no_configuration_are_refused() {
     assert!(message(format!("-c {path}/binary.yml")).contains("is larger than 4194304 bytes"));
 }
 
-/// Every file of `conf.d` is a configuration of its own.
+/// Every file of `conf.d` is a complete configuration.
 #[test]
 fn the_worked_examples_load() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf.d");
@@ -116,8 +116,8 @@ fn the_worked_examples_load() {
     }
 }
 
-/// So is every file of `tests/configs`, which others write; only settings of `node` are without effect. Some are open to
-/// strangers.
+/// Every file of `tests/configs`, written by others, is a complete configuration. The only warnings are of settings
+/// of `node` without effect, and of files that are open to strangers.
 #[test]
 fn what_others_write_loads() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs");

@@ -1,10 +1,10 @@
-//! Configurations of receptor: all that it knows is known here, in both versions of the notation.
+//! Configurations of receptor: all that receptor knows is known here, in both versions of the notation.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// The items of version 1 by their keys in version 2.
+/// The names of directives in version 1, with their keys in version 2.
 fn directives() -> impl Iterator<Item = (&'static str, &'static str)> {
     let table =
         include_str!("../../../tests/data/receptor.txt").lines().filter(|line| !line.starts_with('#'));

@@ -1,4 +1,4 @@
-//! Which changes a running node takes, and which need a restart.
+//! Which changes a running node adopts, and which need a restart.
 
 use super::*;
 use crate::telemetry::LogLevel;
@@ -59,7 +59,7 @@ fn links_come_and_go() {
     assert_eq!(plan.unchanged.len(), 4);
 }
 
-/// One link twice is two links.
+/// The same link given twice makes two links.
 #[test]
 fn equal_links_are_counted() {
     let twice = BEFORE.to_owned() + "- tcp-peer: c:1\n";
@@ -96,7 +96,7 @@ fn services_come_and_go() {
         let directive = line.split(':').next().unwrap();
         assert!(matches!(names(&plan.added).as_slice(), [one] if one.starts_with(directive)), "{plan:?}");
         assert!(plan.removed.is_empty() && plan.log.is_none(), "info is the default: {plan:?}");
-        assert!(!plan.added[0].claims().is_empty(), "{line}");
+        assert!(!plan.added[0].facts().claims.is_empty(), "{line}");
     }
 }
 

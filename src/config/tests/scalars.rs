@@ -1,4 +1,4 @@
-//! Notations of single values, and what they mean.
+//! Notations of single values, and the values that they stand for.
 
 use super::*;
 use crate::wire::ServiceName;

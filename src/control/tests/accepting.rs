@@ -1,4 +1,4 @@
-//! Accept loops: what they survive, and how many clients they let in.
+//! Accept loops: which errors they survive, and how many clients they admit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use super::rig::{Client, Service, connect, context, until};
 use crate::control::ServerLimits;
 use crate::control::channel::ClientStream;
-use crate::control::listen::{Accept, Arrival as Accepted};
-use crate::control::server::{Sessions, accept};
-use crate::control::session::Peer;
+use crate::control::listen::{Accept, ClientArrival as Accepted};
+use crate::control::peer::ClientPeer;
+use crate::control::server::{ClientSessions, accept};
 use crate::wire::NameHash;
 use crate::work::{Caller, CallerName, Origin};
 
-/// Fails a few times for want of descriptors, then gives one client, then ends.
+/// Fails a few times because no descriptors are left, then yields one client, then ends.
 struct Exhausted {
     failures: u32,
     client: Option<tokio::io::DuplexStream>,
@@ -30,7 +30,7 @@ impl Accept for Exhausted {
             self.failures -= 1;
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
         }
-        let peer = Peer {
+        let peer = ClientPeer {
             caller: Caller::new(Origin::Tcp, false, CallerName::Unknown),
             host: None,
             name: "test".to_owned(),
@@ -43,7 +43,7 @@ impl Accept for Exhausted {
 async fn a_listener_without_descriptors_rests_and_tries_on() {
     let (near, far) = tokio::io::duplex(1024);
     let sessions =
-        Arc::new(Sessions::new(context().await, ServerLimits::default(), CancellationToken::new()));
+        Arc::new(ClientSessions::new(context().await, ServerLimits::default(), CancellationToken::new()));
     let start = tokio::time::Instant::now();
     accept(Exhausted { failures: 5, client: Some(far) }, sessions).await;
     assert!(start.elapsed().as_millis() >= 1000, "it does not spin");
@@ -84,25 +84,29 @@ impl Accept for Comers {
     }
 }
 
-fn tcp(host: &str, trusted: bool) -> Peer {
+fn tcp(host: &str, trusted: bool) -> ClientPeer {
     let host = Some(host.parse().unwrap());
-    Peer { caller: Caller::new(Origin::Tcp, trusted, CallerName::Unknown), host, name: "tcp".to_owned() }
+    ClientPeer {
+        caller: Caller::new(Origin::Tcp, trusted, CallerName::Unknown),
+        host,
+        name: "tcp".to_owned(),
+    }
 }
 
-fn mesh(name: &str, certified: bool) -> Peer {
+fn mesh(name: &str, certified: bool) -> ClientPeer {
     let origin = Origin::Mesh { node: NameHash::of(name), certified };
-    Peer { caller: Caller::new(origin, false, CallerName::Unknown), host: None, name: name.to_owned() }
+    ClientPeer { caller: Caller::new(origin, false, CallerName::Unknown), host: None, name: name.to_owned() }
 }
 
-fn unix() -> Peer {
+fn unix() -> ClientPeer {
     let caller = Caller::new(Origin::Unix, true, CallerName::Unknown);
-    Peer { caller, host: None, name: "unix".to_owned() }
+    ClientPeer { caller, host: None, name: "unix".to_owned() }
 }
 
-/// Where one neighbour may have two places: who of these is let in, `+`, one after the other.
-async fn let_in(peers: impl IntoIterator<Item = Peer>) -> String {
+/// Admits these clients one after the other where a neighbour may have two places; `+` for each that was admitted.
+async fn let_in(peers: impl IntoIterator<Item = ClientPeer>) -> String {
     let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
-    let sessions = Arc::new(Sessions::new(context().await, limits, CancellationToken::new()));
+    let sessions = Arc::new(ClientSessions::new(context().await, limits, CancellationToken::new()));
     let (mut comers, mut clients) = (VecDeque::new(), Vec::new());
     for peer in peers {
         let (near, far) = tokio::io::duplex(1024);

@@ -2,7 +2,7 @@
 
 use super::rig;
 use crate::control::access::{check, check_operator};
-use crate::control::session::Peer;
+use crate::control::peer::ClientPeer;
 use crate::rpc::request::Request;
 use crate::wire::NameHash;
 use crate::work::{Caller, CallerName, Origin, Rights};
@@ -36,12 +36,12 @@ fn table() -> Vec<Vec<&'static str>> {
 async fn each_caller_may_ask_for_what_the_page_says() {
     let context = rig::context().await;
     let table = table();
-    assert_eq!(table.len(), 21, "{table:?}");
+    assert_eq!(table.len(), 22, "{table:?}");
     for row in &table[2..] {
         let request = Request::parse(row[0].trim_matches('`').as_bytes()).unwrap();
         for (column, cell) in table[0].iter().zip(row).skip(1) {
             let caller = caller(column);
-            let peer = Peer { caller: caller.clone(), host: None, name: String::new() };
+            let peer = ClientPeer { caller: caller.clone(), host: None, name: String::new() };
             let is_refused = check(&context, &peer, &request).is_err()
                 || matches!(request, Request::Controller { .. }) && check_operator(&caller).is_err();
             assert_eq!(is_refused, *cell == "no", "{} of {column}", row[0]);
@@ -53,7 +53,7 @@ async fn each_caller_may_ask_for_what_the_page_says() {
 fn a_certificate_that_nobody_demanded_gives_no_rights() {
     let shown = CallerName::Certificate("ops".into());
     assert_eq!(Caller::new(Origin::Tcp, false, shown).rights, Rights::Anybody);
-    let page = Caller::new(Origin::Tcp, true, CallerName::Web("reader".to_owned()));
+    let page = Caller::of_page("reader".to_owned(), false);
     assert_eq!(page.rights, Rights::Operator);
     assert!(check_operator(&page).is_err());
 }

@@ -1,6 +1,6 @@
-//! The errors of this program by which a client of it decides: what they print is in the table of `rpc`.
+//! Errors by whose text a client decides: each text is in the table of `rpc`.
 
-use crate::control::{ReloadError, RequestRefusal};
+use crate::control::{ReloadError, RequestRefusal, reload};
 use crate::rpc::request::RequestError;
 use crate::rpc::{ErrorCode, ErrorLine};
 use crate::work::WorkError;
@@ -34,6 +34,6 @@ fn what_this_program_prints_is_in_the_table() {
     assert_eq!(code(RequestError::BadSubcommand), ErrorCode::UnknownCommand);
     assert_eq!(code(RequestRefusal::NotAllowed("reload")), ErrorCode::NotAllowed);
     let fixed = ReloadError::NotReloadable { why: String::new(), of_receptor: "node: id".to_owned() };
-    assert_eq!(code(fixed.line()), ErrorCode::NeedsRestart);
-    assert_eq!(code(ReloadError::Invalid("line 3".to_owned()).line()), ErrorCode::BadConfiguration);
+    assert_eq!(code(reload::line(&fixed)), ErrorCode::NeedsRestart);
+    assert_eq!(code(reload::line(&ReloadError::Invalid("line 3".to_owned()))), ErrorCode::BadConfiguration);
 }

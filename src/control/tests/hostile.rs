@@ -1,4 +1,4 @@
-//! Clients that send garbage, vanish, or never read, on real sockets; beside each of them an honest one goes on.
+//! Clients that send garbage, vanish, or never read, on real sockets, while an honest client is still served.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn nothing_that_a_web_page_sends_is_a_command() {
         let answer = String::from_utf8(page.rest().await).unwrap();
         assert!(answer.starts_with("ERROR: ") && answer.lines().count() == 1, "{first}: {answer}");
         assert_eq!(answer.contains("neither HTTP nor TLS"), first != "ping", "{first}: {answer}");
-        // Through a proxy of ours.
+        // Through one of our proxies.
         let stream = context.streams.dial(context.node.id(), ServiceName::CONTROL).await.unwrap();
         let mut page = Client::greeted(stream).await;
         page.send(&request).await;
@@ -80,7 +80,7 @@ async fn two_hundred_megabytes_without_a_newline_are_cut() {
     let writer = tokio::spawn(async move {
         let chunk = vec![b'x'; 1024 * 1024];
         for _ in 0..200 {
-            // The server may have closed already: that is what this is about.
+            // The write may fail, because the server may have closed the connection already.
             if line.write_all(&chunk).await.is_err() {
                 return;
             }
@@ -121,7 +121,7 @@ async fn a_client_reset_amid_its_payload_fails_the_unit() {
     let created = client.ask("work submit alpha echo").await;
     let id = created.split(' ').nth(5).unwrap().trim_end_matches('.').to_owned();
     client.send("half of").await;
-    // Closing so resets the connection.
+    // With no time to linger, the close resets the connection.
     socket2::SockRef::from(client.0.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
     let status = until("the unit fails", || async {

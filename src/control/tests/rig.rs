@@ -1,4 +1,4 @@
-//! A lone node `alpha` with the work types `echo` (gives its payload back) and `hold` (does so, then runs until
+//! A lone node `alpha` with the work types `echo` (returns its payload) and `hold` (returns it, then runs until
 //! cancelled), and clients that never wait without a limit.
 
 use std::future::Future;
@@ -17,20 +17,24 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::channel::ClientStream;
-use crate::control::session::{self, Peer, Stop};
+use crate::control::peer::ClientPeer;
+use crate::control::session;
+use crate::control::stop::Stop;
 use crate::control::{
-    Context, Life, LineBudget, LogLevels, Observer, Reload, ReloadError, Server, ServerLimits,
+    Context, LineBudget, LogLevels, Observer, ProcessLife, Reload, ReloadError, Server, ServerLimits,
 };
 use crate::node::{NodeHandle, NodeOptions};
 use crate::service::LinkTests;
 use crate::stream::Streams;
 use crate::wire::{NodeId, ServiceName};
-use crate::work::{Caller, CallerName, CommandType, DialFailure, Dialer, Dialing, Options, Origin, Registry};
+use crate::work::{
+    Caller, CallerName, CommandType, Dialer, Options, Origin, Registry, StreamDialing, StreamFailure,
+};
 
 /// Nothing here takes this long unless it hangs.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Answers every reload alike, and keeps the units' directory for as long as the context lives.
+/// Gives every reload the same answer, and keeps the units' directory while the context lives.
 struct Scripted {
     result: Result<(), ReloadError>,
     data: tempfile::TempDir,
@@ -63,7 +67,7 @@ impl crate::control::Examine for Well {
     }
 }
 
-/// Knows `info` alone.
+/// Knows only the level `info`.
 struct OneLevel;
 
 impl LogLevels for OneLevel {
@@ -72,7 +76,7 @@ impl LogLevels for OneLevel {
     }
 
     fn set_level(&self, name: &str) -> Result<(), String> {
-        if name == "info" { Ok(()) } else { Err(format!("{name:?} is no log level")) }
+        if name == "info" { Ok(()) } else { Err(format!("{name:?} is not a log level")) }
     }
 }
 
@@ -108,7 +112,14 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     let log = Arc::new(OneLevel);
     Context {
         controller: None,
-        observer: Observer::new(node.clone(), Default::default(), "1.2.3", work.clone(), Life::begin(), None),
+        observer: Observer::new(
+            node.clone(),
+            Default::default(),
+            "1.2.3",
+            work.clone(),
+            ProcessLife::begin(),
+            None,
+        ),
         node,
         streams,
         tls: Default::default(),
@@ -121,7 +132,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
     }
 }
 
-/// The daemon's binary, which runs jobs; cargo puts it beside the tests' directory.
+/// The daemon's binary, which runs jobs; cargo puts it next to the tests' directory.
 fn runner() -> PathBuf {
     let tests = std::env::current_exe().expect("a path of our own");
     let binary = tests.parent().and_then(Path::parent).expect("a build directory").join("meshd");
@@ -133,8 +144,8 @@ fn runner() -> PathBuf {
 struct Alone(NodeId);
 
 impl Dialer for Alone {
-    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
-        Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to node {node}"))) })
+    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> StreamDialing {
+        Box::pin(async move { Err(StreamFailure::Unreachable(format!("no route to node {node}"))) })
     }
     fn knows_profile(&self, _name: &str) -> bool {
         false
@@ -149,7 +160,7 @@ impl Dialer for Alone {
 pub(super) struct Client<S>(pub(super) BufReader<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    /// Takes the greeting.
+    /// Reads the greeting.
     pub(super) async fn greeted(stream: S) -> Self {
         let mut client = Self(BufReader::new(stream));
         assert_eq!(client.line().await, "Receptor Control, node alpha");
@@ -182,14 +193,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{command}: {error}: {answer}"))
     }
 
-    /// Everything up to the end.
+    /// Reads everything up to the end.
     pub(super) async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         timeout(DEADLINE, self.0.read_to_end(&mut rest)).await.expect("an end").expect("a clean end");
         rest
     }
 
-    /// Submits, with the payload right behind the line, and returns the unit's ID and the last line.
+    /// Submits, with the payload directly after the line, and returns the unit's ID and the last line.
     pub(super) async fn submit(mut self, line: &str, payload: &[u8]) -> (String, String) {
         self.send([line.as_bytes(), b"\n", payload].concat()).await;
         self.shut().await;
@@ -211,7 +222,7 @@ pub(super) async fn session_until(context: &Context, stop: CancellationToken) ->
     session_over(context, stop, |far| Box::new(far)).await
 }
 
-/// A session whose end of the pipe is wrapped.
+/// A session whose end of the pipe goes through `wrap`.
 pub(super) async fn session_over(
     context: &Context,
     stop: CancellationToken,
@@ -220,7 +231,7 @@ pub(super) async fn session_over(
     Client::greeted(ungreeted(context, stop, true, wrap)).await
 }
 
-/// A session of which nothing is read yet.
+/// A session whose greeting was not read yet.
 pub(super) fn ungreeted(
     context: &Context,
     stop: CancellationToken,
@@ -230,7 +241,7 @@ pub(super) fn ungreeted(
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (context, link) = (context.clone(), wrap(far));
     tokio::spawn(async move {
-        let peer = Peer {
+        let peer = ClientPeer {
             caller: Caller::new(
                 if trusted { Origin::Unix } else { Origin::Tcp },
                 trusted,
@@ -274,7 +285,7 @@ impl Service {
         Client::greeted(connect(&self.path).await).await
     }
 
-    /// Stops it, and expects it to end.
+    /// Stops the service, and expects it to end.
     pub(super) async fn stop(self) {
         self.stop.cancel();
         timeout(DEADLINE, self.task).await.expect("the service ends").expect("and does not panic");
@@ -286,7 +297,7 @@ pub(super) async fn connect(path: &Path) -> UnixStream {
     UnixStream::connect(path).await.expect("somebody listens")
 }
 
-/// Asks again and again until the answer pleases.
+/// Repeats a command until the answer is the wanted one.
 pub(super) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let asking = async {
         loop {

@@ -138,7 +138,7 @@ async fn connect_joins_both_directions_and_each_ends_on_its_own() {
         stream.0.get_mut().shutdown().await.unwrap();
     });
     let mut client = session(&context).await;
-    // The first bytes come with the line itself, the rest when the connection stands.
+    // The first bytes come with the line itself, the rest once the service is connected.
     client.send("connect alpha svc\nearly ").await;
     assert_eq!(client.line().await, "Connecting");
     client.send("late").await;
@@ -223,5 +223,5 @@ async fn the_log_level_is_told_and_set() {
     let mut client = session(&context().await).await;
     assert_eq!(client.ask("loglevel").await, r#"{"Level":"info"}"#);
     assert_eq!(client.ask("loglevel info").await, r#"{"Level":"info","Before":"info"}"#);
-    assert_eq!(client.ask("loglevel loud").await, r#"ERROR: "loud" is no log level"#);
+    assert_eq!(client.ask("loglevel loud").await, r#"ERROR: "loud" is not a log level"#);
 }

@@ -7,9 +7,11 @@ use tokio::net::TcpStream;
 
 use super::rig::{Client, DEADLINE, Service, context, session as talk};
 use crate::control::channel::ClientStream;
-use crate::control::session::{self, Peer, Stop};
+use crate::control::peer::ClientPeer;
+use crate::control::session;
+use crate::control::stop::Stop;
 use crate::control::{ListenError, Server, ServerLimits};
-use crate::os::unix_socket::BindError;
+use crate::os::unix_socket::UnixBindError;
 use crate::wire::ServiceName;
 use crate::work::Caller;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +46,7 @@ async fn two_daemons_never_share_a_path() {
     let mut first = server().await;
     first.listen_unix(&path, 0o600).unwrap();
     let error = bound(&path).await.unwrap_err();
-    assert!(matches!(error, ListenError::Unix(BindError::InUse(_))), "{error}");
+    assert!(matches!(error, ListenError::Unix(UnixBindError::InUse(_))), "{error}");
     assert!(error.to_string().contains("s is in use by another daemon"), "{error}");
     assert!(path.exists(), "the first keeps its socket");
     drop(first);
@@ -62,13 +64,13 @@ async fn a_leftover_socket_is_replaced_and_other_files_are_not() {
 
     let data = directory.path().join("data");
     std::fs::write(&data, "precious").unwrap();
-    assert!(matches!(bound(&data).await, Err(ListenError::Unix(BindError::NotASocket(_)))));
+    assert!(matches!(bound(&data).await, Err(ListenError::Unix(UnixBindError::NotASocket(_)))));
     assert_eq!(std::fs::read(&data).unwrap(), b"precious");
     assert!(matches!(
         bound(&directory.path().join("x".repeat(108))).await,
-        Err(ListenError::Unix(BindError::PathTooLong(_)))
+        Err(ListenError::Unix(UnixBindError::PathTooLong(_)))
     ));
-    assert!(matches!(bound(&data.join("below")).await, Err(ListenError::Unix(BindError::Step { .. }))));
+    assert!(matches!(bound(&data.join("below")).await, Err(ListenError::Unix(UnixBindError::Step { .. }))));
 }
 
 #[tokio::test]
@@ -112,13 +114,13 @@ async fn a_client_of_the_mesh_that_reads_results_and_goes_away_is_noticed() {
     let (dialled, accepted) = tokio::join!(dial, listener.accept());
     let serving = context.clone();
     let served = tokio::spawn(async move {
-        let peer = Peer { caller: Caller::local(), host: None, name: "test".to_owned() };
+        let peer = ClientPeer { caller: Caller::local(), host: None, name: "test".to_owned() };
         let link: Box<dyn ClientStream> = Box::new(accepted.unwrap());
         session::run(&serving, link, &peer, &ServerLimits::default(), &Stop::default()).await;
     });
     let mut client = Client::greeted(dialled.unwrap()).await;
     client.send(format!("work results {id}\n")).await;
-    // As receptorctl does, at once.
+    // Half-closes at once, as receptorctl does.
     client.shut().await;
     assert_eq!(client.line().await, format!("Streaming results for work unit {id}"));
     assert_eq!(client.line().await, "so far");
@@ -153,7 +155,7 @@ async fn what_is_streamed_ends_with_the_daemon_at_once() {
     let context = context().await;
     let service = Service::start(&context, ServerLimits { grace: 2 * DEADLINE, ..ServerLimits::default() });
     let mut readers = Vec::new();
-    // Nobody reads all of the long one.
+    // The server does not read the whole long line.
     for (command, payload) in [("results", 1 << 20), ("results", 1), ("follow", 1)] {
         let (id, _) = service.connect().await.submit("work submit alpha hold", &vec![b'x'; payload]).await;
         let mut reader = service.connect().await;

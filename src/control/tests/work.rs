@@ -35,7 +35,7 @@ async fn a_payload_may_be_empty_or_large() {
         let (id, _) = service.connect().await.submit(ECHO, payload).await;
         let mut client = service.connect().await;
         client.send(format!("work results {id}\n")).await;
-        // As receptorctl does, at once.
+        // Half-closes at once, as receptorctl does.
         client.shut().await;
         assert_eq!(client.line().await, format!("Streaming results for work unit {id}"));
         assert!(client.rest().await == payload, "{} bytes", payload.len());
@@ -79,7 +79,7 @@ async fn results_are_followed_until_the_unit_ends() {
     follower.send(format!("work results {id}\nignored\n")).await;
     assert_eq!(follower.line().await, format!("Streaming results for work unit {id}"));
     assert_eq!(follower.line().await, "so far");
-    // A service that a new configuration has replaced.
+    // Retires the service, as a new configuration does.
     stop.cancel();
     session(&context).await.ask(&format!("work cancel {id}")).await;
     assert_eq!(follower.rest().await, b"");
@@ -114,7 +114,7 @@ fn start(keys: &str) -> String {
     format!(r#"{{"command":"work","subcommand":"start","node":"alpha",{keys}}}"#)
 }
 
-/// Sends a start with its payload before anything was read, and returns what comes behind the greeting.
+/// Sends a start and its payload before reading anything, and returns what comes after the greeting.
 async fn started(
     context: &Context,
     trusted: bool,

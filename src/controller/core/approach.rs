@@ -1,16 +1,16 @@
-//! How an open attempt is approached: is its unit there and followed, does its node have to be asked, is it to be sent, or
-//! will there never be one? Decides by what is known here and in the row alone.
+//! How its owner approaches an open attempt: it follows the unit, asks the attempt's node, sends the attempt, or gives
+//! it up. The decision depends only on this node's registry and the attempt's row.
 
 use super::attempt::Progress;
 
-/// What is known here of a unit.
+/// What this node knows of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// Nothing.
     Unknown,
-    /// It was begun and has no payload, so that nothing of it was started.
+    /// The unit was begun but has no payload, so nothing of it was started.
     Unsent,
-    /// It is here.
+    /// The unit is here.
     Here,
 }
 
@@ -19,9 +19,9 @@ pub enum Known {
 pub enum UnitPlace {
     /// On this node.
     Here,
-    /// On another one.
+    /// On another node.
     Elsewhere,
-    /// In a pod, whose name is the unit's.
+    /// In a pod, which is labelled with the unit's ID.
     Pod,
 }
 
@@ -32,19 +32,19 @@ pub enum Approach {
     Follow,
     /// It may have been sent before, by an earlier process or another control node: its node or cluster is asked.
     Ask,
-    /// It never was, or is no more.
+    /// Its unit was never made, or is gone.
     Absent {
-        /// Another control node may yet send it here: that is refused from now on.
+        /// Another control node may still send it. From now on that is refused.
         disclaim: bool,
     },
     /// It is to be sent.
     Send {
-        /// What was begun of it goes first.
+        /// The unit that was begun is removed first.
         afresh: bool,
     },
 }
 
-/// How an attempt is approached that has come so far; `is_ours` if this node placed it.
+/// How an attempt with this progress is approached; `is_ours` if this node placed it.
 pub fn approach(known: Known, progress: Progress, is_ours: bool, place: UnitPlace) -> Approach {
     let can_be_asked = place != UnitPlace::Here;
     match (known, progress) {
@@ -81,11 +81,11 @@ mod tests {
             (Known::Unsent, Placed, true, UnitPlace::Elsewhere, again),
             (Known::Unsent, Running, true, UnitPlace::Elsewhere, never),
             (Known::Unsent, Running, false, UnitPlace::Elsewhere, disclaimed),
-            // Here, where everybody who sends it comes to the same registry.
+            // Here, because every sender reaches the same registry.
             (Known::Unknown, Placed, false, UnitPlace::Here, send),
             (Known::Unknown, Running, true, UnitPlace::Here, never),
             (Known::Unknown, Running, false, UnitPlace::Here, disclaimed),
-            // In a pod: its name is the unit's, so its cluster knows.
+            // In a pod: it is labelled with the unit's ID, so its cluster can be asked.
             (Known::Unknown, Placed, false, pod, Approach::Ask),
             (Known::Unknown, Placed, true, pod, send),
             (Known::Unknown, Running, true, pod, Approach::Ask),

@@ -1,7 +1,6 @@
 //! One try to run a job: one child unit, whose ID is chosen before it is sent.
 //!
-//! An attempt knows its progress and what its owner has to do next. Which attempt counts is decided by the
-//! job.
+//! An attempt knows its progress and what its owner has to do next. The job decides which attempt counts.
 
 use std::fmt;
 
@@ -32,7 +31,7 @@ impl fmt::Display for ChildId {
 }
 
 impl ChildId {
-    /// What the IDs of all children of its job begin with.
+    /// The beginning of the IDs of all children of its job.
     pub fn job_prefix(&self) -> String {
         format!("c{:08x}n{}a", self.install, self.job)
     }
@@ -63,7 +62,7 @@ pub enum Progress {
     Placed,
     /// Its instance accepted it.
     Running,
-    /// Its instance does not answer, so it may still run.
+    /// Its instance does not answer, or does not know it; it may still run.
     Lost,
     /// It has ended, as reported by the instance itself or by an operator.
     Over(Ending),
@@ -73,7 +72,7 @@ pub enum Progress {
 /// restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Duty {
-    /// Send it, or find out whether it was sent already.
+    /// Send it, or find out whether it has been sent.
     Send,
     /// Follow its output until it ends.
     Follow,
@@ -87,12 +86,12 @@ pub enum Duty {
     Nothing,
 }
 
-/// How an output ends: a copy of it is complete when it has this length and this hash, and no sooner.
+/// The end of an output. A copy is complete once it has this length and this hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OutputEnd {
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// The hash of all of them; `None` where an older program ended it, and the length alone decides.
+    /// The hash of all its bytes. `None` if an older version ended it: then the length alone decides.
     pub hash: Option<u64>,
 }
 
@@ -121,15 +120,16 @@ pub struct Attempt {
     pub started: Option<Time>,
     /// When it ended or was lost.
     pub ended: Option<Time>,
-    /// The output of the job, of all attempts so far, as it was left by this one; `None` if nobody keeps any, or it is not
-    /// known yet.
+    /// Where the job's output, of all attempts so far, ended after this one; `None` if no output is kept, or the end is
+    /// not known yet.
     pub output: Option<OutputEnd>,
-    /// The control node that let its unit be released: it has that output, and its unit need not.
+    /// The control node that allowed the release of its unit, because that node has the output.
     pub released_by: Option<InstanceName>,
 }
 
 impl Attempt {
-    /// Whether it may still run or start. If so, it holds capacity and no retry may start.
+    /// Whether it may still run or start. If so, it holds capacity, and no retry starts unless the job's `retry` allows
+    /// unconfirmed ones.
     pub fn is_open(&self) -> bool {
         match self.progress {
             Progress::Placed | Progress::Running | Progress::Lost => true,
@@ -137,13 +137,13 @@ impl Attempt {
         }
     }
 
-    /// Whether it runs on that node, or only that node knows of it.
+    /// Whether that node runs it, or is the only one that may know of it.
     pub fn depends_on_node(&self, node: &InstanceName) -> bool {
         self.node.as_ref() == Some(node)
     }
 
-    /// Whether the end of its output is still to be read from its unit: its end was told before that had come. Of one that
-    /// was lost nothing is expected.
+    /// Whether the rest of its output is still to be read from its unit, because its end was reported first. Nothing is
+    /// expected of a lost attempt.
     pub fn has_unread_output(&self) -> bool {
         match self.progress {
             Progress::Placed | Progress::Running | Progress::Lost | Progress::Over(Ending::Lost) => false,

@@ -105,8 +105,7 @@ impl Capacities {
         }
     }
 
-    /// What is left of it beside a controller on the same machine: all but one processor's share, or half of what a single
-    /// processor has.
+    /// What a controller on the same machine leaves of it: all but one processor's share, but at least half.
     pub fn beside_controller(self, cpus: Cpus) -> Self {
         let all = u64::from(cpus.0.max(1));
         let left = all.saturating_sub(u64::from(Cpus::whole(1).0)).max(all / 2);
@@ -114,7 +113,7 @@ impl Capacities {
         Self { cpu: share(self.cpu), mem: share(self.mem) }
     }
 
-    /// The capacity at that adjustment.
+    /// The capacity at an adjustment.
     pub fn adjusted(self, adjustment: Adjustment) -> u32 {
         let (low, high) = (u64::from(self.cpu.min(self.mem)), u64::from(self.cpu.max(self.mem)));
         let raised = low + (high - low) * u64::from(adjustment.0) / 100;

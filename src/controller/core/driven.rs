@@ -9,7 +9,7 @@ use super::names::AttemptNo;
 use super::state::JobState;
 use super::text::readable;
 use super::time::Time;
-use super::verdict::{ChildEnd, Ending, Evidence, LONGEST_DETAIL, UnitAt, Verdict, judge};
+use super::verdict::{ChildEnd, Ending, Evidence, LONGEST_DETAIL, Verdict, judge};
 
 /// A job, as driven by its owner.
 #[derive(Debug)]
@@ -59,13 +59,11 @@ impl<'a> Driven<'a> {
         if !attempt.is_open() {
             return Ok(());
         }
-        let unit = attempt.unit.to_string();
-        let verdict =
-            judge(kind, cancel_saved, evidence, UnitAt { unit: &unit, node: attempt.node.as_ref() });
+        let verdict = judge(kind, cancel_saved, evidence, attempt.node.as_ref());
         self.conclude(n, verdict, now)
     }
 
-    /// An attempt cannot be sent, since something that it needs is missing: nothing of it ran.
+    /// An attempt cannot be sent because something that it needs is missing. Nothing of it ran.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -85,10 +83,11 @@ impl<'a> Driven<'a> {
         self.conclude(n, Verdict { ending, explanation }, now)
     }
 
-    /// An attempt's instance does not have its unit and will not run it: it promised that, or nobody else could send it.
+    /// An attempt's instance does not have its unit and will not run it, because it promised that, or because nobody
+    /// else can send it.
     ///
-    /// An attempt that was never accepted has not run, so the job is placed again. One that ran was released
-    /// by somebody else. A lost one is now known to have stopped.
+    /// An attempt that was never accepted has not run, so the job is placed again. A running attempt was released by
+    /// somebody else. A lost attempt is now known to have stopped.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -117,8 +116,8 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// An attempt's instance does not have its unit, and may yet run it: another control node was to send it, or has sent it
-    /// under an ID that nobody else knows. It counts as lost, and is looked for.
+    /// An attempt's instance does not have its unit but may still run it: another control node was to send it, or sent
+    /// it under an ID that only that node knows. The attempt counts as lost, and the owner keeps asking for it.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -126,7 +125,7 @@ impl<'a> Driven<'a> {
         let counts = self.counts(n);
         let attempt = self.attempt(n)?;
         let ending = match attempt.progress {
-            // It has most likely not run, which is no reason to fail the job.
+            // It most likely did not run, so the job need not fail.
             Progress::Placed => Ending::NotAccepted,
             Progress::Running => Ending::Lost,
             Progress::Lost | Progress::Over(_) => return Ok(()),
@@ -147,7 +146,7 @@ impl<'a> Driven<'a> {
         self.on_lost_after(n, None, now);
     }
 
-    /// The same for one whose stream may have told its final status, which decides then.
+    /// Like [`Self::on_lost`]; if there is `evidence` from the attempt's stream, that decides how the job goes on.
     pub fn on_lost_after(&mut self, n: AttemptNo, evidence: Option<&Evidence>, now: Time) {
         let (counts, kind, cancel_saved) = (self.counts(n), self.job.kind, self.job.cancel_requested);
         let Ok(attempt) = self.attempt(n) else { return };
@@ -157,11 +156,8 @@ impl<'a> Driven<'a> {
         }
         attempt.progress = Progress::Lost;
         attempt.ended = Some(now);
-        let unit = attempt.unit.to_string();
         let verdict = match (evidence, &attempt.node) {
-            (Some(evidence), node) => {
-                judge(kind, cancel_saved, evidence, UnitAt { unit: &unit, node: node.as_ref() })
-            }
+            (Some(evidence), node) => judge(kind, cancel_saved, evidence, node.as_ref()),
             (None, Some(node)) => Verdict {
                 ending: Ending::Lost,
                 explanation: format!("{node} was lost while it ran attempt {n}"),
@@ -176,8 +172,8 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// The owner has the output that an attempt left, complete, or nobody keeps any: its unit may be released. What is
-    /// known already stays.
+    /// The owner has all the output of an attempt, or no output is kept: the attempt's unit may be released. Values
+    /// that are already set stay.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -202,7 +198,7 @@ impl<'a> Driven<'a> {
     pub(super) fn on_gone(&mut self, n: AttemptNo) {
         let Ok(attempt) = self.attempt(n) else { return };
         if attempt.is_open() {
-            // Also if its instance never said that it has it: the answer may have been lost.
+            // Even if its instance never accepted it, because that answer may have been lost.
             attempt.progress = Progress::Over(Ending::Lost);
         }
     }
@@ -242,7 +238,7 @@ impl<'a> Driven<'a> {
     fn requeue(&mut self, ending: Ending, explanation: String, now: Time) {
         let job = &mut *self.job;
         job.state = JobState::Pending;
-        // A wait that nothing ran in goes on.
+        // If nothing ran, the job's wait goes on.
         if ending.may_have_run() {
             job.pending_since = now;
         }

@@ -16,10 +16,10 @@ use crate::rpc::report::controller::{
     CheckReport, Explained, ExplainedGroup, ExplainedInstance, PlaceHolder, QueuePlace,
 };
 
-/// Jobs that are named of those that hold the places of a group.
+/// The most jobs that are named as holders of a group's room.
 const HOLDERS: usize = 20;
 
-/// Explains a pending job; `pending` are all of them. The caller adds what only it can know.
+/// Explains a pending job; `pending` holds all pending jobs. The caller adds `silent`.
 pub fn explain(scene: &Scene<'_>, pending: &[PendingJob], job: &PendingJob) -> Explained {
     let mut room = Room::new(scene);
     let checks = checks(&mut room, scene, job);
@@ -45,7 +45,7 @@ pub fn explain(scene: &Scene<'_>, pending: &[PendingJob], job: &PendingJob) -> E
     Explained { id, state, summary, checks, groups, queue, silent: None }
 }
 
-/// Its place among the jobs that nothing but room keeps from where it could run.
+/// Its place among the jobs that compete with it for room, and that nothing else holds up.
 fn place(room: &Room<'_>, pending: &[PendingJob], job: &PendingJob) -> QueuePlace {
     let group = |name: &GroupName| job.groups.iter().any(|(wanted, _)| wanted == name);
     let competes = |other: &&PendingJob| {
@@ -67,7 +67,7 @@ fn checks(room: &mut Room<'_>, scene: &Scene<'_>, job: &PendingJob) -> Vec<Check
     };
     let needs = match job.kind.class() {
         Class::Execution => CONTROL_IMPACT,
-        // It runs there as well.
+        // Such a job runs on its owner.
         Class::Control => job.impact.saturating_add(CONTROL_IMPACT),
     };
     let owner = room.likely_owner(&job.holders, needs).err();
@@ -126,7 +126,7 @@ fn code(why: Option<Why>) -> Option<String> {
     why.map(|why| why.code().to_owned())
 }
 
-/// Who has the room that a job lacks in a group, the oldest [`HOLDERS`] of them.
+/// The jobs that hold the room that this job lacks in a group: at most [`HOLDERS`], the oldest first.
 fn held_by(scene: &Scene<'_>, group: &Group, why: Why) -> Vec<PlaceHolder> {
     let is_there = |claim: &&Claim| {
         if why == Why::Capacity {

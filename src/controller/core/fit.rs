@@ -1,7 +1,7 @@
 //! Which instances may run a job, and why the others may not.
 //!
-//! There are two questions. Whether an instance is fit at all does not change during a pass; whether a fit
-//! one has room does. This module looks at one job at a time; `pass` decides the order of jobs.
+//! There are two questions. Whether an instance is fit at all does not change during a pass. Whether a fit instance has
+//! room does. This module looks at one job at a time; `pass` decides the order of jobs.
 
 use super::impact::CONTROL_IMPACT;
 use super::instance::{Instance, NodeState};
@@ -55,7 +55,7 @@ impl Why {
         }
     }
 
-    /// Whether it is about room, which the end of another job makes.
+    /// Whether room is missing, which the end of another job makes.
     pub(super) const fn is_room(self) -> bool {
         match self {
             Self::Capacity | Self::GroupJobs | Self::GroupForks => true,
@@ -125,7 +125,7 @@ impl Candidate {
     }
 }
 
-/// The candidate that would have most room left after the job; the first one on a tie.
+/// The candidate that would have the most room left after the job; the first one on a tie.
 pub(super) fn roomiest(candidates: &[Candidate], loads: &Loads, impact: u32) -> Option<Candidate> {
     let mut best: Option<(Candidate, u32)> = None;
     for &candidate in candidates {

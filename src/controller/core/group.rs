@@ -138,7 +138,7 @@ pub struct LaunchGroups {
 }
 
 impl LaunchGroups {
-    /// All groups that are named, also those that are not tried.
+    /// All groups that are named, including those that are not tried.
     pub fn named(&self) -> BTreeSet<GroupName> {
         let levels = [&self.launch, &self.template, &self.inventory, &self.organization];
         levels.into_iter().flatten().cloned().collect()

@@ -61,7 +61,7 @@ impl TryFrom<[u32; 2]> for Slice {
 
     fn try_from([number, count]: [u32; 2]) -> Result<Self, Self::Error> {
         let is_one = (1..=count).contains(&number);
-        is_one.then_some(Self { number, count }).ok_or("it is [number, count]: number from 1 to count")
+        is_one.then_some(Self { number, count }).ok_or("it must be [number, count]: number from 1 to count")
     }
 }
 

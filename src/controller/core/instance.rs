@@ -15,17 +15,18 @@ use super::watch::{Watch, Watched};
 use crate::os::back_off::BackOff;
 use crate::rpc::report::names::names;
 
-/// How long an instance counts as reachable after its last advertisement, by the clock of the one who heard that.
+/// How long an instance counts as reachable after its last advertisement, by the clock of the node that heard it.
 pub const SIGHTING_LIFE: Duration = Duration::from_secs(150);
 /// How far a node's clock may be off before its tokens may be rejected.
 pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 /// The delay before the next health check after a failed one.
 pub(crate) const HEALTH_BACK_OFF: BackOff =
     BackOff::new(Duration::from_secs(30), Duration::from_secs(30 * 60));
-/// The longest one of a control node, which asks itself alone: all jobs wait for its runner.
+/// The longest such delay for a control node, which only checks itself: it is short because all jobs wait for its
+/// runner.
 const OWN_HEALTH_DELAY: Duration = Duration::from_secs(60);
 
-/// A machine whose runner says nothing of its identity.
+/// The identity of a machine whose runner reports none.
 const NAMELESS: &str = "one without identity";
 
 names! {
@@ -88,11 +89,11 @@ pub struct Offer {
 /// How one control node sees an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sighting {
-    /// It can be reached from there, as that control node has judged itself.
+    /// Whether that control node can reach it, by its own judgement.
     pub routed: bool,
-    /// Grows when it has been seen again.
+    /// Grows each time it is seen again.
     pub beat: i64,
-    /// When that was, by the store's clock, for people.
+    /// When it was last seen, by the store's clock, for people.
     pub arrived: Time,
 }
 
@@ -110,7 +111,7 @@ pub type SightingKey = (InstanceName, InstanceName);
 
 /// The result of a good health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthReport {
+pub struct HealthResult {
     /// Processors.
     pub cpus: Cpus,
     /// Bytes of memory.
@@ -133,8 +134,8 @@ pub enum InstanceFault {
     Clock(u64),
     /// Its machine is not the one that had this name.
     #[error(
-        "its machine has changed from {former} to {now}: renamed or reinstalled; if it is disabled, `meshctl instance \
-         enable` confirms it"
+        "its machine has changed from {former} to {now}: it was renamed or reinstalled; if it is disabled, confirm \
+         it with `meshctl instance enable`"
     )]
     Machine {
         /// The machine's identity before.
@@ -143,7 +144,7 @@ pub enum InstanceFault {
         now: String,
     },
     /// Its machine had another name, which is not seen any more.
-    #[error("its machine was {0} before, which is not seen any more: remove {0} if it was renamed")]
+    #[error("its machine used to be {0}, which is not seen any more: remove {0} if it was renamed")]
     Renamed(InstanceName),
 }
 
@@ -155,7 +156,7 @@ impl InstanceFault {
         }
     }
 
-    /// Health checks know nothing of the clock.
+    /// Whether it is about the clock, of which health checks know nothing.
     const fn is_of_clock(&self) -> bool {
         match self {
             Self::Clock(_) => true,
@@ -202,7 +203,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// A new record. It is asked to run nothing before somebody enables it, not even a check of its health.
+    /// A new record. Unless it is enabled it runs nothing, not even a health check.
     pub fn register(name: InstanceName, node_type: NodeType, enabled: bool, now: Time) -> Self {
         let is_hop = node_type == NodeType::Hop;
         Self {
@@ -225,14 +226,14 @@ impl Instance {
         }
     }
 
-    /// A hop offers to run jobs now: it is checked first.
+    /// A hop now offers to run jobs. It is checked first.
     pub fn become_execution(&mut self, now: Time) {
         self.node_type = NodeType::Execution;
         self.node_state = NodeState::Installed;
         self.health_due = self.enabled.then_some(now);
     }
 
-    /// An operator allows new jobs on it, or no more. What is not known to be well is checked first.
+    /// An operator allows or forbids new jobs on it. An instance that is not ready is checked first.
     pub fn set_enabled(&mut self, enabled: bool, now: Time) {
         self.enabled = enabled;
         if enabled {
@@ -249,7 +250,7 @@ impl Instance {
         }
     }
 
-    /// Whichever machine answers next is the one that an operator means, if another one than before had answered.
+    /// If another machine than before had answered, an operator accepts whichever machine answers next.
     fn confirm_machine(&mut self) {
         if self.errors.iter().any(InstanceFault::is_of_machine) {
             self.errors.retain(|fault| !fault.is_of_machine());
@@ -283,11 +284,11 @@ impl Instance {
         *owner == self.name || self.seen.get(owner).is_some_and(|sighting| sighting.routed)
     }
 
-    /// How a control node sees it. If it can be reached, an enabled instance that was not ready is checked; a hop becomes
-    /// ready.
+    /// Records how a control node sees it. If it can be reached, an enabled instance that was not ready is checked; a
+    /// hop becomes ready.
     pub fn on_seen(&mut self, observer: InstanceName, sighting: Sighting, now: Time) {
         self.seen.insert(observer.clone(), sighting);
-        // What is left of the advertisement of a node that is gone brings no instance back.
+        // An old advertisement of a node that is gone does not bring its instance back.
         if !self.is_reachable_from(&observer) {
             return;
         }
@@ -303,8 +304,8 @@ impl Instance {
         }
     }
 
-    /// Its advertisement's time differs that much from the time of arrival. Returns whether that is news: a small
-    /// change of a difference that is known is none.
+    /// Its advertisement's time differs by `offset` from the time of arrival. Returns whether its errors change: a
+    /// small change of a known difference changes nothing.
     pub fn on_clock_offset(&mut self, offset: Duration) -> bool {
         let known = self.errors.iter().find_map(|error| match error {
             InstanceFault::Clock(seconds) => Some(*seconds),
@@ -334,8 +335,8 @@ impl Instance {
     }
 
     /// A health check succeeded. If another machine answers than before, and nothing vouches for its right to the name,
-    /// it is disabled until an operator confirms it: it may be somebody else's, and jobs carry secrets.
-    pub fn on_healthy(&mut self, report: HealthReport, rates: &Rates, is_vouched: bool) {
+    /// it is disabled until an operator confirms it, because the machine may be somebody else's and jobs carry secrets.
+    pub fn on_healthy(&mut self, report: HealthResult, rates: &Rates, is_vouched: bool) {
         self.measure(report.cpus, report.memory, rates);
         let waits = !self.enabled;
         self.errors.retain(|fault| fault.is_of_clock() || (waits && fault.is_of_machine()));
@@ -359,7 +360,7 @@ impl Instance {
         self.version.is_some() || self.node_state == NodeState::Ready
     }
 
-    /// Its machine is that of an instance which is not seen any more.
+    /// Its machine has the identity of an instance that is not seen any more.
     pub fn on_renamed(&mut self, former: InstanceName) {
         self.errors.push(InstanceFault::Renamed(former));
     }
@@ -385,7 +386,8 @@ impl Instance {
         self.health_due = Some(self.health_due.map_or(now, |due| due.min(now)));
     }
 
-    /// Whether a health check is due. No clock that was set back holds one up: none is due later than its delay from now.
+    /// Whether a health check is due. A due time further away than the delay counts as due, because the clock must have
+    /// been set back.
     pub fn is_check_due(&self, now: Time) -> bool {
         self.health_due.is_some_and(|due| due <= now || due.since(now) > self.check_delay())
     }
@@ -398,7 +400,7 @@ impl Instance {
         if self.node_type.controls() { delay.min(OWN_HEALTH_DELAY) } else { delay }
     }
 
-    /// What its last health check found, if that is why it runs nothing.
+    /// The error that its last health check found, if that is why it runs nothing.
     pub fn illness(&self) -> Option<&str> {
         self.errors.iter().filter(|_| self.health_failures > 0).find_map(|fault| match fault {
             InstanceFault::Health(error) => Some(error.as_str()),

@@ -1,8 +1,8 @@
 //! A job: its state, its attempts, and its transitions.
 //!
-//! Only the latest attempt of a job counts. A final state never changes, whatever arrives later. Anybody may
-//! request a cancel; only the owner may report on attempts, through [`Job::driven_by`], which rejects
-//! everybody else. It knows units by ID only, and neither streams nor the store.
+//! Only the latest attempt of a job counts. A final state never changes, whatever arrives later. Anybody may request a
+//! cancel; only the owner may report on attempts, through [`Job::driven_by`], which rejects everybody else. This module
+//! knows units by ID only, and nothing of streams or the store.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use crate::os::back_off::BackOff;
 /// The delay before a pod that a quota refused is tried again.
 pub(crate) const QUOTA_BACK_OFF: BackOff = BackOff::new(Duration::from_secs(30), Duration::from_secs(300));
 
-/// Attempts in which nothing ran that are remembered of a job. They do not count as retries, so a quota or an instance that
-/// refuses may add them for ever.
+/// How many attempts in which nothing ran a job remembers. They do not count as retries, so a quota or a refusing
+/// instance may add them forever.
 const IDLE_ATTEMPTS: usize = 20;
 
 /// When a job is retried.
@@ -72,7 +72,7 @@ pub enum OnLoss {
 /// A quota refused the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaWait {
-    /// When the pod is tried again, by the store's clock, which may be set meanwhile: [`Self::left`] decides.
+    /// When the pod is tried again, by the store's clock. That may be set meanwhile, so [`Self::left`] decides.
     pub until: Time,
     /// The message of the API server.
     pub words: String,
@@ -81,7 +81,7 @@ pub struct QuotaWait {
 }
 
 impl QuotaWait {
-    /// How long it still waits, for one who has seen it wait for so long.
+    /// How long it still waits, after an observer has seen it wait for `waited`.
     pub fn left(&self, waited: Duration) -> Duration {
         QUOTA_BACK_OFF.after(self.refusals).saturating_sub(waited)
     }
@@ -96,7 +96,7 @@ pub enum Refused {
     /// The job is not pending, or something prevents its placement.
     #[error("job {0} cannot be placed: it is {state}", state = .1.name())]
     NotPlaceable(JobId, JobState),
-    /// It is known what became of the attempt, or it has not been silent for long.
+    /// The attempt is not lost: its instance still counts as alive, or its end is known.
     #[error("attempt {1} of job {0} does not count as lost")]
     NotLost(JobId, AttemptNo),
     /// The job has no such attempt.
@@ -129,7 +129,7 @@ pub struct Job {
     pub attempts: Vec<Attempt>,
     /// Why it is in its state, or what it waits for.
     pub explanation: String,
-    /// Since when it has been pending, if it is. Attempts in which nothing ran do not interrupt that.
+    /// Since when it has been pending, if it is. Attempts in which nothing ran do not interrupt this wait.
     pub pending_since: Time,
     /// Set if a quota refused its last attempt.
     pub quota: Option<QuotaWait>,
@@ -163,7 +163,7 @@ impl Job {
         self.attempts.last()
     }
 
-    /// Whether that is its latest attempt, the only one that counts.
+    /// Whether `n` is its latest attempt, the only one that counts.
     pub fn is_current(&self, n: AttemptNo) -> bool {
         self.current().is_some_and(|current| current.n == n)
     }
@@ -173,12 +173,12 @@ impl Job {
         self.attempts.iter().find(|attempt| attempt.n == n)
     }
 
-    /// Whether its output is closed with words of why it has ended: another attempt might have followed.
+    /// Whether its output closes with the reason for its end, because another attempt might have followed.
     pub fn closes_output(&self) -> bool {
         self.retry.max > 0 && self.state != JobState::Successful
     }
 
-    /// Whether a child is that of one of its attempts.
+    /// Whether a child belongs to one of its attempts.
     pub fn has_child(&self, child: &ChildId) -> bool {
         self.attempts.iter().any(|attempt| attempt.unit == *child)
     }
@@ -193,7 +193,7 @@ impl Job {
         Some(Hold::Quota { until: quota.until, words: quota.words.clone() })
     }
 
-    /// Places it. From here on the attempt exists, with its ID, before anything is sent.
+    /// Places it. The attempt exists, with its ID, before anything is sent.
     ///
     /// # Errors
     /// It is not pending, or its previous attempt prevents the placement.
@@ -204,14 +204,14 @@ impl Job {
         fence: Fence,
         now: Time,
     ) -> Result<AttemptNo, Refused> {
-        // For how long a quota is waited for the pass has decided.
+        // The pass has already decided whether the job still waits for a quota.
         let held = matches!(self.hold(), Some(Hold::Attempt { .. }));
         if self.state != JobState::Pending || held {
             return Err(Refused::NotPlaceable(self.id, self.state));
         }
         self.forget_idle_attempts();
         let n = self.next_attempt();
-        // Another control node may have saved the former one's end after this pass began.
+        // Another control node may have saved the previous attempt's end after this pass began.
         let former_end = self.current().and_then(|attempt| attempt.ended);
         self.attempts.push(Attempt {
             n,
@@ -237,7 +237,7 @@ impl Job {
         Ok(n)
     }
 
-    /// Forgets all but the latest attempts in which nothing ran, and of which nothing is left anywhere.
+    /// Forgets the oldest attempts in which nothing ran, if their units are released; keeps [`IDLE_ATTEMPTS`] of them.
     fn forget_idle_attempts(&mut self) {
         let is_idle = |attempt: &Attempt| {
             attempt.swept && attempt.ending().is_some_and(|ending| !ending.may_have_run())
@@ -277,7 +277,7 @@ impl Job {
         }
     }
 
-    /// Every copy of its payload is lost: an operator declared the last holder dead.
+    /// Every copy of its payload is lost, because an operator declared the last holder dead.
     pub fn on_payload_lost(&mut self, holder: &InstanceName, now: Time) {
         if self.state == JobState::Pending {
             self.end(JobState::Failed, format!("its payload was lost with {holder}"), now);

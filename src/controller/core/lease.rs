@@ -1,8 +1,9 @@
 //! Leases of control nodes, and the epochs that fence them.
 //!
-//! Each control node holds one lease, and raises its `beat` with each heartbeat. Who has watched a lease stay the same for
-//! `owner_lost_after`, by its own clock, takes over, by compare and swap on what it has seen. A job stores the owner and the
-//! epoch that may write to it. A holder of another epoch can no longer change anything, however late its write arrives.
+//! Each control node holds one lease, and raises its `beat` with each heartbeat. A node that has seen a lease unchanged
+//! for `owner_lost_after`, by its own clock, takes it over, by compare and swap with the lease that it saw. A job
+//! stores the owner and the epoch that may write to it. A holder of another epoch can no longer change anything,
+//! however late its write arrives.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,8 +13,8 @@ use super::names::InstanceName;
 use super::time::Time;
 use super::watch::{Watch, Watched};
 
-/// Which taking of a lease it is: a count in the upper half; in the lower half a random number, so that a count that is
-/// issued again, by a database that lost its last commits, makes another epoch. That is 0 while nobody holds the lease.
+/// Identifies one taking of a lease. The upper half is a count. The lower half is random, so that epochs differ even if
+/// a database that lost its last commits issues a count again; it is 0 while nobody holds the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub i64);
 
@@ -70,7 +71,8 @@ impl Default for LeaseTimes {
 }
 
 impl LeaseTimes {
-    /// How long a node acts, or judges, without having reached the store: one heartbeat less than others wait for it.
+    /// How long a node acts or judges without reaching the store: one heartbeat less than others wait before they take
+    /// over.
     pub fn blind(&self) -> Duration {
         self.owner_lost_after.saturating_sub(self.heartbeat)
     }
@@ -81,11 +83,12 @@ impl LeaseTimes {
 pub struct Lease {
     /// Its holder.
     pub node: InstanceName,
-    /// Which taking of it this is.
+    /// Identifies this taking of it.
     pub epoch: Epoch,
     /// Grows with each change of the lease.
     pub beat: i64,
-    /// How long its holder acts without a renewal, and a heartbeat more: nobody takes it over sooner.
+    /// How long it lasts without a renewal: nobody takes it over sooner, and its holder stops acting a heartbeat
+    /// earlier.
     pub lasts: Duration,
 }
 
@@ -110,10 +113,10 @@ impl Lease {
         self.epoch.is_held()
     }
 
-    /// The holder is alive.
+    /// The holder renews it.
     ///
     /// # Errors
-    /// It was taken since.
+    /// Somebody else has taken it, or it was taken over.
     pub fn renew(&mut self, by: &Fence, times: &LeaseTimes) -> Result<(), Fenced> {
         if self.fence() != *by {
             return Err(Fenced(by.clone()));
@@ -123,8 +126,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Another control node takes over what has been like `seen` for too long, and the holder is fenced. Returns false and
-    /// does nothing if it has changed.
+    /// Another control node takes over a lease that has been like `seen` for too long, and the holder is fenced.
+    /// Returns false and does nothing if the lease has changed.
     pub fn take_over(&mut self, seen: &Self) -> bool {
         let is_lost = self == seen && self.is_held();
         if is_lost {
@@ -141,18 +144,19 @@ impl Lease {
 /// What became of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is still the writer's.
+    /// The writer still holds it.
     Held,
-    /// Nobody has it: it was taken over, or the database has lost that it was taken.
+    /// The writer may take it again: it was taken over, the database lost the writer's start, or a later holder is
+    /// lost.
     Free,
-    /// Another one has it, who has not been seen to live.
+    /// Another process holds it, and has not been seen alive.
     Unclear,
-    /// Another process lives with it.
+    /// Another process holds it, and has been seen alive.
     Replaced,
 }
 
-/// How many times longer than a lost one a holder that was seen to live must be silent before who was replaced by it has
-/// its lease back.
+/// A holder that was seen alive must be silent this many times longer than a lost one before the process that it
+/// replaced may take the lease again.
 const STILL: u32 = 3;
 
 /// The leases as one control node has seen them.
@@ -160,8 +164,8 @@ const STILL: u32 = 3;
 pub struct LeaseWatch(Watch<InstanceName, Lease>);
 
 impl LeaseWatch {
-    /// All leases as they are now. Returns whether one of them went back, since the database has lost its last commits. The
-    /// watch then starts over.
+    /// Notes all leases as they are now. Returns whether one of them went back because the database lost its last
+    /// commits: the watch then starts over.
     pub fn note(&mut self, leases: Vec<Lease>, now: Time, times: &LeaseTimes) -> bool {
         let went_back =
             |lease: &Lease| self.0.get(&lease.node).is_some_and(|seen| lease.went_back_from(seen));
@@ -173,17 +177,17 @@ impl LeaseWatch {
         went_back
     }
 
-    /// The observer could not look: from its next look on it watches anew.
+    /// The observer could not look: its watch starts over with the next look.
     pub fn interrupt(&mut self) {
         self.0.interrupt();
     }
 
-    /// The observer has renewed its own.
+    /// The observer has renewed its own lease.
     pub fn renewed(&mut self, own: Lease, now: Time) {
         self.0.changed(own.node.clone(), own, now);
     }
 
-    /// The control nodes that were seen to live.
+    /// The control nodes that were seen alive.
     pub fn alive(&self) -> BTreeSet<InstanceName> {
         let leases = self.0.rows().filter(|lease| self.0.has_changed(&lease.node));
         leases.map(|lease| lease.node.clone()).collect()
@@ -198,14 +202,14 @@ impl LeaseWatch {
         self.0.unchanged_for(&lease.node, lease, now) > times.owner_lost_after.max(lease.lasts)
     }
 
-    /// What became of the lease that a fence is from. A later epoch alone does not say that somebody lives with it: the
-    /// answer to its own start may have been lost.
+    /// What became of the lease that a fence is from. A later epoch alone does not prove that another process is alive:
+    /// it may be the writer's own, from a start whose answer was lost.
     pub fn standing(&self, by: &Fence, now: Time, times: &LeaseTimes) -> Standing {
         match self.0.get(&by.owner) {
             Some(lease) if lease.fence() == *by => Standing::Held,
             None => Standing::Free,
             Some(lease) if !lease.is_held() || lease.epoch < by.epoch => Standing::Free,
-            // Who was seen to live with it may be back any moment.
+            // A holder that was seen alive may return at any moment.
             Some(lease) if self.0.has_changed(&by.owner) => {
                 let silence = self.0.unchanged_for(&by.owner, lease, now);
                 if silence > times.owner_lost_after * STILL { Standing::Free } else { Standing::Replaced }
@@ -219,12 +223,12 @@ impl LeaseWatch {
 /// A control node's view of its own lease, by its own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
-    /// When the last successful renewal was sent: others count from no earlier moment.
+    /// When the last successful renewal was sent: others count from that moment or later.
     pub renewed: Time,
 }
 
 impl Tenure {
-    /// Whether it may start, cancel and release units. It stops one heartbeat before others may take over.
+    /// Whether the node may start, cancel and release units. It stops one heartbeat before others may take over.
     pub fn may_act(&self, now: Time, times: &LeaseTimes) -> bool {
         now.since(self.renewed) < times.blind()
     }

@@ -20,7 +20,7 @@ pub struct Claim {
     pub owner: Option<InstanceName>,
     /// The instance that runs it; `None` in a container group.
     pub execution_node: Option<InstanceName>,
-    /// The group through which it was placed; `None` if the job has ended and only the attempt is left.
+    /// The group through which it was placed; `None` if the job has ended or moved on, and only the attempt is left.
     pub group: Option<GroupName>,
     /// Its impact.
     pub impact: u32,
@@ -46,8 +46,7 @@ impl InstanceLoad {
         self.capacity.saturating_sub(self.consumed)
     }
 
-    /// Whether it may take a job larger than its capacity: nothing runs there, or only attempts without
-    /// impact.
+    /// Whether it may take a job that is larger than its capacity: only attempts without impact, if any, run there.
     pub fn is_idle(&self) -> bool {
         self.capacity > 0 && (self.jobs == 0 || self.consumed == 0)
     }
@@ -104,8 +103,8 @@ impl Loads {
         loads
     }
 
-    /// Adds one claim, by indexes. The instance that runs the job is charged its impact, the owner the
-    /// control impact. A control node that runs a job itself is charged only once.
+    /// Adds one claim, by indexes. The instance that runs the job is charged its impact, the owner the control impact.
+    /// A node of type control that runs a job itself is charged the control impact only.
     pub(super) fn charge(
         &mut self,
         instances: &[Instance],

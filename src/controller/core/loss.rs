@@ -1,8 +1,8 @@
 //! Which instances do not answer, which of them and which attempts count as lost, and which node inherits the jobs of a
 //! lost owner.
 //!
-//! Who judges counts by its own clock how long the sightings of an instance have not changed, so a wrong clock loses
-//! nothing. It sees silence, not its cause.
+//! The judging node counts by its own clock how long the sightings of an instance have not changed, so a clock that is
+//! set wrong makes no instance lost. This module sees silence, not its cause.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use super::load::Loads;
 use super::names::{AttemptNo, InstanceName};
 use super::time::Time;
 
-/// How long an instance may stay silent, and how long each of them has.
+/// How long an instance may stay silent, and how long each has been silent.
 #[derive(Debug, Clone, Default)]
 pub struct Patience {
-    /// What the one who judges has seen.
+    /// The sightings that the judging node has watched.
     pub sightings: SightingWatch,
-    /// The time of its clock.
+    /// The time by that node's clock.
     pub now: Time,
     /// An instance that no control node has seen for this long is lost.
     pub lost_after: Duration,
 }
 
 impl Patience {
-    /// How long no control node has seen an instance again. That is never longer than the one who judges has watched.
+    /// How long no control node has seen an instance, counted only while the judging node has watched.
     fn silence_of(&self, instance: &Instance) -> Duration {
         let unchanged = instance.seen.iter().map(|(observer, sighting)| {
             let key = (instance.name.clone(), observer.clone());
@@ -42,7 +42,7 @@ impl Patience {
         self.silence_of(instance) > own.unwrap_or(self.lost_after)
     }
 
-    /// How long an instance may go on so until it is lost.
+    /// How long an instance may stay silent until it is lost.
     fn left(&self, instance: Option<&Instance>, own: Option<Duration>) -> Duration {
         let silent = instance.map_or(Duration::MAX, |instance| self.silence_of(instance));
         own.unwrap_or(self.lost_after).saturating_sub(silent)
@@ -58,14 +58,14 @@ pub struct Silence {
     pub attempt: AttemptNo,
     /// When it was last seen, if it ever was.
     pub since: Option<Time>,
-    /// When it is lost, or was.
+    /// When it will be lost, or was lost.
     pub lost_at: Time,
-    /// It is.
+    /// Whether it is lost already.
     pub is_lost: bool,
 }
 
-/// The silence of the instance on which a job runs, or on which a lost attempt of it may still run. `now` is the time for
-/// people.
+/// The silence of the instance on which a job runs, or on which a lost attempt of it may still run. `now` is the time
+/// that people see.
 pub fn silence(job: &Job, instances: &[Instance], patience: &Patience, now: Time) -> Option<Silence> {
     let owner = &job.fence.as_ref()?.owner;
     let attempt = job.attempts.iter().find(|attempt| attempt.is_open()).filter(|_| !job.state.is_final())?;
@@ -91,8 +91,8 @@ pub fn is_newly_lost(instance: &Instance, patience: &Patience) -> bool {
     }
 }
 
-/// The attempts of a job that are lost now. If its instance is no longer registered, an attempt is lost at
-/// once; an attempt on the job's owner is lost with the owner, as its lease shows.
+/// The attempts of a job that are lost now. An attempt is lost at once if its instance is no longer registered. An
+/// attempt on the job's owner is left out: it is lost with the owner, as the lease shows.
 pub fn lost_attempts(job: &Job, instances: &[Instance], patience: &Patience) -> Vec<AttemptNo> {
     let owner = job.fence.as_ref().map(|fence| &fence.owner);
     let is_lost = |node: &InstanceName| match instances.iter().find(|instance| instance.name == *node) {

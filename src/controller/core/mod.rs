@@ -7,10 +7,10 @@
 //! - `instance`, `group`: the records; `policy`: which instance is in which group.
 //! - `queue`: pending jobs and decisions; `fit`: which instances may run a job; `pass`: all jobs in order;
 //!   `explain`: why a job waits.
-//! - `job`, `attempt`, `state`: the life cycles; `approach`: is an attempt's unit there, or to be sent; `driven`: reports of
-//!   the owner; `verdict`: how an attempt ended.
-//! - `watch`: since when something has not changed, by the clock of the one who looks; `lease`: who may write; `loss`: who
-//!   is lost, and who inherits; `clock`: whether the clock is believed; `text`: what other programs wrote.
+//! - `job`, `attempt`, `state`: the life cycles; `approach`: whether an attempt's unit is followed, asked for or sent;
+//!   `driven`: reports of the owner; `verdict`: how an attempt ended.
+//! - `watch`: since when a row has not changed, by the observer's clock; `lease`: who may write; `loss`: who is lost,
+//!   and who inherits; `clock`: whether the clock is believed; `text`: text that other programs wrote.
 
 mod approach;
 mod attempt;
@@ -46,7 +46,7 @@ pub use self::fit::{Why, unfit, unusable};
 pub use self::group::{Backing, Group, LaunchGroups, Level, Member, MemberOrigin, Policy};
 pub use self::impact::{CONTROL_IMPACT, Class, JobKind, Size, Slice};
 pub use self::instance::{
-    CLOCK_TOLERANCE, HealthReport, Instance, InstanceFault, NodeState, NodeType, Offer, SIGHTING_LIFE,
+    CLOCK_TOLERANCE, HealthResult, Instance, InstanceFault, NodeState, NodeType, Offer, SIGHTING_LIFE,
     Sighting, SightingKey, SightingWatch,
 };
 pub use self::job::{Job, OnLoss, QuotaWait, Refused, Retry};
@@ -62,7 +62,7 @@ pub use self::queue::{
 pub use self::state::JobState;
 pub use self::text::readable;
 pub use self::time::Time;
-pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, UnitAt, Verdict, judge};
+pub use self::verdict::{ChildEnd, Ending, Evidence, FinalStatus, Verdict, judge};
 pub use self::watch::{Watch, Watched};
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! One pass over the queue: which pending jobs start now, and where.
 //!
-//! Jobs are considered by priority, then by creation. A job that does not fit never delays a smaller one, and
-//! every pending job is considered, so after a pass no waiting job would fit anywhere. During a pass capacity
-//! only shrinks: what was full for one job stays full for all that are as large. A pass neither saves nor
-//! starts anything.
+//! Jobs are considered by priority, then by creation. A job that does not fit never delays a smaller one, and every
+//! pending job is considered, so after a pass no waiting job would fit anywhere. During a pass capacity only shrinks: a
+//! group that was full for one job stays full for all jobs that are as large. A pass neither saves nor starts anything.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -72,19 +71,19 @@ fn pending_ends(pending: &[PendingJob], now: Time) -> HashMap<JobId, PendingEnd>
 
 /// Control nodes that hold the same payload; each of them may own the job.
 struct Holders {
-    /// Indexes of those that can own a job now, capacity aside.
+    /// Indexes of the holders that can own a job now, capacity aside.
     owners: Vec<usize>,
-    /// Indexes of all of them.
+    /// Indexes of all holders.
     all: Vec<usize>,
-    /// Why none of them can own a job, if that is so.
+    /// Why no holder can own a job, if none can.
     none: Waiting,
 }
 
 /// The fit members of one group, for one set of holders.
 struct FitMembers {
-    /// For each owner of the set, in order.
+    /// The candidates for each owner of the set, in order.
     candidates: Vec<Vec<Candidate>>,
-    /// Why there is no candidate, if there is none.
+    /// Why no member is fit, if none is.
     none: Option<Why>,
     /// The smallest impact that did not fit in this pass.
     full_from: u32,
@@ -288,7 +287,7 @@ impl<'a> Room<'a> {
         Ok(Placed { owner, node: Some(node), group: Some(at) })
     }
 
-    /// Whether one more job of that impact would exceed the group's own limits.
+    /// Which of the group's own limits one more job of that impact would exceed.
     pub(super) fn over_limit(&self, group: usize, impact: u32) -> Option<Why> {
         let (limits, load) = (&self.scene.groups[group], &self.loads.groups[group]);
         if limits.max_concurrent_jobs > 0 && load.jobs >= limits.max_concurrent_jobs {
@@ -330,7 +329,8 @@ impl<'a> Room<'a> {
         Ok(self.holders[id].owners[owners[0]])
     }
 
-    /// Why a group does not take a job; `None` if it does. Without an owner none does, for the owner's reason.
+    /// Why a group does not take a job; `None` if it does. If no node can own the job, no group takes it, for the same
+    /// reason.
     pub(super) fn group_refusal(
         &mut self,
         holders: &[InstanceName],
@@ -341,7 +341,7 @@ impl<'a> Room<'a> {
         match self.owners_with(id, CONTROL_IMPACT) {
             Ok(owners) => self.place_in_group(id, &owners, name, impact).err(),
             Err(Waiting::Owner(why)) => Some(why),
-            // Those that hold the payload are lost, or lack a runner.
+            // The holders of the payload are lost, or their runner fails.
             Err(
                 Waiting::Payload
                 | Waiting::Runner(_, _)

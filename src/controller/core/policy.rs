@@ -1,8 +1,8 @@
 //! Which instances are members of which groups, by AWX's rules: lists, then minimums, then percentages.
 //!
-//! An instance that has never been ready is none of the policies' business: anybody may invent a name. Percentages and
-//! minimums count those that are enabled. The result depends on instances and groups only, not on the current members, so
-//! a second run changes nothing. State and load of an instance do not matter: a lost one stays a member.
+//! Policies ignore an instance that has never been ready, because anybody may invent a name. Percentages and minimums
+//! count enabled instances only. The result depends on instances and groups only, not on the current members, so a
+//! second run changes nothing. State and load of an instance do not matter: a lost one stays a member.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +65,7 @@ struct Candidate<'a> {
 struct Draft<'a> {
     groups: &'a [Group],
     members: Vec<Vec<Member>>,
-    /// Those that percentages and minimums count.
+    /// The instances that percentages and minimums count.
     counted: BTreeSet<&'a InstanceName>,
     candidates: Vec<Candidate<'a>>,
 }
@@ -132,7 +132,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A group that takes everything has what is disabled, too: it is said there why nothing runs on it.
+    /// A group that takes every instance also gets the disabled ones, so that it shows why nothing runs on them.
     fn add_disabled(&mut self) {
         let whole = self.groups.iter().zip(&mut self.members).filter(|(group, _)| is_whole(group));
         for (group, members) in whole {

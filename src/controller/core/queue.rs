@@ -43,23 +43,23 @@ pub struct PendingJob {
 }
 
 impl PendingJob {
-    /// When it is considered: by priority, then by creation.
+    /// Its turn in a pass: by priority, then by creation.
     pub(super) fn turn(&self) -> (Reverse<i8>, JobId) {
         (Reverse(self.priority), self.id)
     }
 }
 
-/// What a pending job waits for by itself.
+/// A point in time that a pending job waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
-    /// The end of its patience.
+    /// The end of its `pending_timeout`.
     Timeout,
-    /// Another try after a quota refused it.
+    /// Another try after a quota refused its pod.
     Quota,
 }
 
-/// Since when jobs have waited, as one control node has watched them: what it watches is when the wait began or shall end
-/// by the clock of another one.
+/// How long jobs have waited, as one control node has watched them. The value is when the wait began or is to end, by
+/// the store's clock.
 pub type WaitWatch = Watch<(JobId, Wait), Time>;
 
 /// A job that another one depends on.
@@ -159,20 +159,20 @@ pub enum Waiting {
     Dependency(JobId),
     /// Another job holds one of its `exclusive` words.
     Exclusive(Word, JobId),
-    /// Its previous attempt, or a quota.
+    /// Its previous attempt or a quota holds it.
     Hold(Hold),
     /// No remaining control node holds its payload.
     Payload,
     /// No control node that holds its payload can own it now.
     Owner(Why),
-    /// The one that could has failed its health check, with this error.
+    /// The control node that could own it failed its health check, with this error.
     Runner(InstanceName, String),
-    /// No group has room; why not, in the order in which they were tried.
+    /// No group takes it: the reasons, in the order in which the groups were tried.
     Groups(Vec<(GroupName, Why)>),
 }
 
 impl Waiting {
-    /// Whether nothing but room is missing, which the jobs before it may take first.
+    /// Whether it waits for room, which jobs before it may take first.
     pub(super) fn is_for_room(&self) -> bool {
         match self {
             Self::Owner(why) => *why == Why::Capacity,

@@ -1,7 +1,7 @@
 //! Points in time, supplied by the caller.
 //!
-//! The caller chooses the clock: the store's, for people; its own, which nobody sets, for what it has watched. Only values
-//! from the same clock can be compared.
+//! The caller chooses the clock: the store's for times that people see, or its own, which nobody sets, for what it has
+//! watched. Only values from the same clock can be compared.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

@@ -2,8 +2,6 @@
 //!
 //! Pure: evidence in, verdict out. `job` decides whether a retry follows.
 
-use std::fmt;
-
 use super::impact::JobKind;
 use super::names::InstanceName;
 use super::text::readable;
@@ -38,7 +36,7 @@ impl FinalStatus {
         }
     }
 
-    /// Whether the playbook came to its own end, so that what it has put into the background is to go on.
+    /// Whether the playbook ended by itself. If so, its background processes are left running.
     pub const fn is_orderly(self) -> bool {
         match self {
             Self::Successful | Self::Failed => true,
@@ -58,16 +56,16 @@ pub enum ChildEnd {
     Canceled,
     /// Its unit was released.
     Released,
-    /// Its node does not know the unit, and does not remember that it had it.
+    /// Its node does not know the unit, and has no memory of it.
     Unknown,
-    /// Its node has promised not to run it, and refused it.
+    /// Its node refused it, because it had promised not to run it.
     Refused,
-    /// Nothing of it was sent, as whoever answered for its node did not prove to be it.
+    /// Nothing of it was sent, because the node that answered did not prove its identity.
     Unsent,
 }
 
 impl ChildEnd {
-    /// Its node does not have the unit, nor what of its output was not read.
+    /// Whether its node has neither the unit any more, nor the output that was not read.
     pub fn is_gone(self) -> bool {
         match self {
             Self::Released | Self::Unknown | Self::Refused => true,
@@ -91,12 +89,14 @@ pub struct Evidence {
     pub detail: String,
     /// The last 1,000 bytes of its output, as text.
     pub tail: String,
+    /// What went wrong in the playbook, in a line.
+    pub failure: Option<String>,
     /// The last 1,000 bytes of what its runner printed, if the playbook never began.
     pub before_playbook: Option<String>,
 }
 
 impl Evidence {
-    /// Of an attempt of which only its unit is known.
+    /// The evidence if nothing but the unit's end is known.
     pub fn of_unit(child: ChildEnd, detail: String) -> Self {
         Self {
             status: None,
@@ -105,6 +105,7 @@ impl Evidence {
             child,
             detail,
             tail: String::new(),
+            failure: None,
             before_playbook: None,
         }
     }
@@ -115,15 +116,6 @@ impl Evidence {
         }
         text
     }
-}
-
-/// The unit that an explanation names.
-#[derive(Debug, Clone, Copy)]
-pub struct UnitAt<'a> {
-    /// Its ID.
-    pub unit: &'a str,
-    /// Its node; `None` in a container group.
-    pub node: Option<&'a InstanceName>,
 }
 
 names! {
@@ -165,43 +157,46 @@ pub struct Verdict {
     pub explanation: String,
 }
 
-/// The most of a unit's Detail that a job's explanation repeats.
+/// The most bytes of a unit's Detail that a job's explanation repeats.
 pub(super) const LONGEST_DETAIL: usize = 4_000;
 
 /// Kubernetes says this when a quota refuses a pod.
 const QUOTA: &str = "exceeded quota";
 
-/// Judges an attempt that has ended. The first rule that applies decides.
-pub fn judge(kind: JobKind, cancel_saved: bool, evidence: &Evidence, at: UnitAt<'_>) -> Verdict {
+/// Judges an attempt that has ended, on `node` or, if there is none, in a container group. The first rule that applies
+/// decides.
+pub fn judge(kind: JobKind, cancel_saved: bool, evidence: &Evidence, node: Option<&InstanceName>) -> Verdict {
     let verdict = |ending, explanation: String| Verdict { ending, explanation };
     let detail = readable(&evidence.detail, LONGEST_DETAIL);
     let what = if kind == JobKind::AdHoc { "module" } else { "playbook" };
+    let on = node.map(|node| format!(" on {node}")).unwrap_or_default();
     if cancel_saved {
         return verdict(Ending::Canceled, "Canceled".into());
     }
     if let Some(status) = evidence.status {
         return match status {
             FinalStatus::Successful if evidence.has_end => verdict(Ending::Successful, "Finished".into()),
-            // What its runner wrote last, files of the job among it, went with its unit or was never written.
+            // The end of the stream, which may hold files of the job, was lost with the unit or never written.
             FinalStatus::Successful => {
-                verdict(Ending::Successful, format!("Finished; the end of its output is missing ({at})"))
+                verdict(Ending::Successful, "Finished; the end of its output is missing".to_owned())
             }
             FinalStatus::Failed => verdict(
                 Ending::Failed,
-                match &evidence.before_playbook {
-                    None => format!("the {what} failed ({at})"),
-                    // As where there is no podman.
-                    Some(why) => format!("the {what} never began ({at}): {why}"),
+                match (&evidence.failure, &evidence.before_playbook) {
+                    (Some(line), _) => line.clone(),
+                    (None, None) => format!("the {what} failed{on}"),
+                    // For example because there is no podman.
+                    (None, Some(why)) => format!("the {what} never began{on}: {why}"),
                 },
             ),
-            FinalStatus::Timeout => verdict(Ending::Failed, format!("timed out ({at})")),
+            FinalStatus::Timeout => verdict(Ending::Failed, format!("timed out{on}")),
             FinalStatus::Canceled => verdict(
                 Ending::Failed,
-                format!("the runner was interrupted, and nobody cancelled the job ({at})"),
+                format!("the runner was interrupted{on}, and nobody cancelled the job"),
             ),
             FinalStatus::Error => {
                 let why = evidence.job_explanation.as_ref().unwrap_or(&detail);
-                let text = format!("the runner reported an error ({at}): {why}");
+                let text = format!("the runner reported an error{on}: {why}");
                 verdict(Ending::Error, evidence.with_tail(text))
             }
         };
@@ -210,31 +205,18 @@ pub fn judge(kind: JobKind, cancel_saved: bool, evidence: &Evidence, at: UnitAt<
         return verdict(Ending::Quota, detail);
     }
     let explanation = match evidence.child {
-        ChildEnd::Canceled => at.with_verb("was cancelled"),
-        ChildEnd::Released => at.with_verb("was released"),
+        ChildEnd::Canceled => format!("its unit was cancelled{on}"),
+        ChildEnd::Released => format!("its unit was released{on}"),
         ChildEnd::Unknown | ChildEnd::Refused => {
-            format!("{at} is gone: it was released there, or the node was installed again")
+            format!("its unit{on} is gone: it was released there, or the node was installed again")
         }
         ChildEnd::Unsent => {
-            return verdict(Ending::NotAccepted, format!("{at} could not be sent: {detail}"));
+            let to = node.map(|node| format!(" to {node}")).unwrap_or_default();
+            return verdict(Ending::NotAccepted, format!("its unit could not be sent{to}: {detail}"));
         }
         ChildEnd::Succeeded | ChildEnd::Failed => {
-            evidence.with_tail(format!("{at} ended without a final status: {detail}"))
+            evidence.with_tail(format!("the runner{on} ended without a final status: {detail}"))
         }
     };
     verdict(Ending::Error, explanation)
-}
-
-impl UnitAt<'_> {
-    fn with_verb(&self, verb: &str) -> String {
-        let node = self.node.map(|node| format!(" on {node}")).unwrap_or_default();
-        format!("unit {} {verb}{node}", self.unit)
-    }
-}
-
-impl fmt::Display for UnitAt<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unit {}", self.unit)?;
-        self.node.map_or(Ok(()), |node| write!(f, " on {node}"))
-    }
 }

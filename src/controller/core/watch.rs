@@ -1,17 +1,16 @@
-//! When rows of a store last changed, by the clock of the one who looks at them.
+//! When rows of a store last changed, by the observer's clock.
 //!
-//! No wall clock decides: whoever lives makes a row of its own another one again and again, and whoever judges counts how
-//! long he himself has seen it stay the same. Times are those of the observer, which never go back. This file reads no
-//! clock.
+//! No wall clock decides: a live node changes a row of its own again and again, and an observer counts how long it has
+//! seen that row unchanged. Times are the observer's own and never go back. This file reads no clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::time::Time;
 
-/// What is watched.
+/// A watched row.
 pub trait Watched: PartialEq {
-    /// Whether this is another one than before.
+    /// Whether this differs from the row before.
     fn is_news(&self, before: &Self) -> bool {
         self != before
     }
@@ -22,7 +21,7 @@ impl Watched for Time {}
 /// The rows as one observer has seen them.
 #[derive(Debug, Clone)]
 pub struct Watch<K, V> {
-    /// Since when it watches, and when it looked last.
+    /// When the watch began, and when the observer last looked.
     looks: Option<(Time, Time)>,
     rows: BTreeMap<K, (V, Time)>,
 }
@@ -34,8 +33,8 @@ impl<K, V> Default for Watch<K, V> {
 }
 
 impl<K: Ord, V: Watched> Watch<K, V> {
-    /// All rows as they are now. Who has not looked for as long as `blind` has seen nobody stay silent, and begins anew:
-    /// where the store was away from all, nobody could change a row.
+    /// Notes all rows as they are now. If the last look is at least `blind` ago, the watch starts over, because the
+    /// store may have been out of reach for everybody, so that nobody could change a row.
     pub fn note(&mut self, rows: impl IntoIterator<Item = (K, V)>, now: Time, blind: Duration) {
         let mut former = std::mem::take(&mut self.rows);
         let began = self.looks.filter(|(_, last)| now.since(*last) < blind).map(|(began, _)| began);
@@ -46,7 +45,7 @@ impl<K: Ord, V: Watched> Watch<K, V> {
         }
     }
 
-    /// The observer could not look: from its next look on it watches anew.
+    /// The observer could not look: its watch starts over with the next look.
     pub fn interrupt(&mut self) {
         self.looks = None;
     }
@@ -66,13 +65,13 @@ impl<K: Ord, V: Watched> Watch<K, V> {
         self.rows.values().map(|(row, _)| row)
     }
 
-    /// How long a row that is like this now has been seen so.
+    /// For how long the observer has seen the row unchanged, if it is like `row` now.
     pub fn unchanged_for(&self, key: &K, row: &V, now: Time) -> Duration {
         let seen = self.rows.get(key).filter(|(seen, _)| !row.is_news(seen));
         seen.map_or(Duration::ZERO, |(_, since)| now.since(*since))
     }
 
-    /// Whether a row has changed under the eyes of the observer.
+    /// Whether a row has changed while the observer watched.
     pub fn has_changed(&self, key: &K) -> bool {
         let began = self.looks.map(|(began, _)| began);
         self.rows.get(key).is_some_and(|(_, since)| began.is_some_and(|began| *since > began))

@@ -1,5 +1,5 @@
-//! The content of a credential's file. Errors name keys and lines and never show a value: a misplaced secret
-//! would be in the log.
+//! The content of a credential's file. Errors name keys and lines and never show a value: otherwise a misplaced secret
+//! would get into the log.
 
 use serde_json::{Map, Value};
 
@@ -8,16 +8,16 @@ use super::{Credential, CredentialKind, KubernetesLogin, RegistryLogin, ScmLogin
 /// What is wrong with a credential's file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileFault {
-    /// It is no YAML.
+    /// It is not valid YAML.
     #[error("its file is not valid YAML: see line {0}")]
     Yaml(u64),
-    /// It is something else than a map.
+    /// It is not a map.
     #[error("its file is not a map of keys and values")]
     NotAMap,
-    /// A key is missing, or has another type.
+    /// A needed key is missing.
     #[error("{0} is needed: {1}")]
     Needed(&'static str, &'static str),
-    /// A key has another type.
+    /// A key has a value of the wrong type.
     #[error("{0} is {1}")]
     Type(&'static str, &'static str),
     /// A key that its kind does not have.
@@ -30,10 +30,10 @@ pub enum FileFault {
         /// The keys of this kind.
         known: String,
     },
-    /// An address in `urls`.
+    /// An address in `urls` is not valid.
     #[error("urls, entry {0}: {1}")]
     Url(usize, super::UrlError),
-    /// Both kinds of proof.
+    /// It has both kinds of proof.
     #[error("password and ssh_key exclude each other")]
     TwoProofs,
 }
@@ -93,7 +93,7 @@ fn kubernetes(keys: &mut Keys) -> Read<CredentialKind> {
     Ok(CredentialKind::Kubernetes(KubernetesLogin { kubeconfig, namespace: keys.text("namespace")? }))
 }
 
-/// The keys that are not read yet.
+/// The keys that are not read yet, and the names of all keys that were asked for.
 struct Keys {
     left: Map<String, Value>,
     known: Vec<&'static str>,

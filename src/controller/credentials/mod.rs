@@ -1,23 +1,22 @@
-//! Credentials: files on the control node, one for each, read when they are used and never kept.
+//! Credentials: one file for each on the control node, read when it is used and never kept in memory.
 //!
-//! Jobs and groups name them, so the store holds names only. A file says to which addresses its secrets may be
-//! sent; callers ask [`Credential::may_be_sent_to`] before they send anything. It refuses to know git, podman
-//! and Kubernetes.
+//! Jobs and groups name them, so the store holds names only. A file says to which addresses its secrets may be sent;
+//! callers ask [`Credential::may_be_sent_to`] before they send anything. This module knows nothing of git, podman and
+//! Kubernetes.
 
 mod file;
 mod url;
 mod uses;
 
 use std::fmt;
-use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use serde::{Deserialize, Serialize};
 
 pub use self::file::FileFault;
 pub use self::url::{Url, UrlError};
+use crate::os::regular_file;
 
 /// The largest file that is read.
 const LARGEST: u64 = 1 << 20;
@@ -32,26 +31,15 @@ pub struct CredentialName(String);
 /// Why a text is no name of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a credential's name has 1 to {LONGEST_NAME} lower-case letters, digits, dashes and dots, and begins and \
-     ends with a letter or digit"
+    "a credential's name must have 1 to {LONGEST_NAME} lower-case letters, digits, dashes and dots, and must begin \
+     and end with a letter or digit"
 )]
 pub struct BadName;
 
 impl CredentialName {
     /// Parses a name.
-    ///
-    /// # Errors
-    /// [`BadName`]
     pub fn new(text: &str) -> Result<Self, BadName> {
-        let ends = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let all = |b: &u8| ends(Some(b)) || b"-.".contains(b);
-        let bytes = text.as_bytes();
-        let good = bytes.len() <= LONGEST_NAME
-            && ends(bytes.first())
-            && ends(bytes.last())
-            && bytes.iter().all(all)
-            && !text.contains("..");
-        if good { Ok(Self(text.to_owned())) } else { Err(BadName) }
+        if is_file_name(text) { Ok(Self(text.to_owned())) } else { Err(BadName) }
     }
 
     /// The text.
@@ -74,7 +62,19 @@ impl fmt::Display for CredentialName {
     }
 }
 
-/// A secret text. Nothing shows it; its user calls [`Self::expose`].
+/// Whether a text may be the name of a thing that has a file: lower-case letters, digits, dashes and dots.
+pub(super) fn is_file_name(text: &str) -> bool {
+    let ends = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let all = |b: &u8| ends(Some(b)) || b"-.".contains(b);
+    let bytes = text.as_bytes();
+    bytes.len() <= LONGEST_NAME
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes.iter().all(all)
+        && !text.contains("..")
+}
+
+/// A secret text. Nothing shows it: whoever needs it calls [`Self::expose`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -102,7 +102,7 @@ impl fmt::Debug for Secret {
 pub struct Credential {
     /// Its secrets.
     pub kind: CredentialKind,
-    /// Where it may be sent to, and everything below.
+    /// The addresses that it may be sent to, with everything below them.
     pub urls: Vec<Url>,
     /// Callers over the mesh may name it.
     pub mesh: bool,
@@ -171,8 +171,8 @@ pub struct KubernetesLogin {
 }
 
 impl Credential {
-    /// Whether its secrets may be sent to that address. Without `urls` a registry's go to its own host alone,
-    /// and a cluster's to the server in its kubeconfig alone, which is no address that a caller chooses.
+    /// Whether its secrets may be sent to that address. Without `urls` a registry login may go to its own host only. A
+    /// kubeconfig without `urls` is not checked here, because it names its own server.
     pub fn may_be_sent_to(&self, url: &Url) -> bool {
         match &self.kind {
             CredentialKind::Registry(login) if self.urls.is_empty() => {
@@ -185,7 +185,7 @@ impl Credential {
     }
 }
 
-/// Why a credential cannot be used. No text shows anything of its file.
+/// Why a credential cannot be used. No message shows anything of its file.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// This node has no such directory.
@@ -206,7 +206,7 @@ pub enum CredentialError {
     /// It is no regular file, or far too large.
     #[error("credential {0}: its file is not a regular file of at most {LARGEST} bytes")]
     NoFile(CredentialName),
-    /// Its content.
+    /// Its content is not valid.
     #[error("credential {0}: {1}")]
     Content(CredentialName, FileFault),
     /// It is of another kind than its use needs.
@@ -218,13 +218,15 @@ pub enum CredentialError {
     )]
     Address(CredentialName, Box<Url>),
     /// The image has no address.
-    #[error("credential {0} cannot be used for the image {1:?}: its name is no address: {2}")]
+    #[error("credential {0} cannot be used for the image {1:?}: the image's name is not an address: {2}")]
     Image(CredentialName, String, UrlError),
-    /// The address in it.
-    #[error("credential {0}: its server or host is no address: {1}")]
+    /// An address in it is not valid.
+    #[error("credential {0}: its server or host is not an address: {1}")]
     Server(CredentialName, UrlError),
     /// The caller came over the mesh.
-    #[error("credential {0} is not for callers over the mesh: its file would have to say mesh: true")]
+    #[error(
+        "credential {0} may not be used by callers over the mesh: set mesh: true in its file to allow that"
+    )]
     Mesh(CredentialName),
 }
 
@@ -235,7 +237,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The credentials in a directory; none without one.
+    /// The credentials in a directory; none if there is no directory.
     pub fn new(directory: Option<PathBuf>) -> Self {
         Self { directory }
     }
@@ -268,33 +270,27 @@ impl Credentials {
     }
 }
 
-/// Reads a file that nobody else may read. What is checked is the open file, not its name.
+/// Reads a file that nobody else may read. The checks are on the open file, not on its name.
 fn read_private(name: &CredentialName, path: &Path) -> Result<String, CredentialError> {
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => CredentialError::Missing(name.clone(), path.to_owned()),
         _ => CredentialError::Unreadable(name.clone(), error),
     };
-    // Without NONBLOCK a FIFO would hold us until somebody writes to it.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let opened = openat(CWD, path, flags, Mode::empty()).map_err(|error| unreadable(error.into()))?;
-    let facts = fstat(opened.as_fd()).map_err(|error| unreadable(error.into()))?;
-    let mode = Mode::from_raw_mode(facts.st_mode).as_raw_mode();
-    let own = rustix::process::geteuid().as_raw();
-    if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
-        return Err(CredentialError::NoFile(name.clone()));
-    }
+    let opened = regular_file::open_itself(path).map_err(|error| match error.kind() {
+        io::ErrorKind::Other | io::ErrorKind::IsADirectory => CredentialError::NoFile(name.clone()),
+        _ => unreadable(error),
+    })?;
+    let (mode, own) = (opened.mode, rustix::process::geteuid().as_raw());
     if mode != 0o600 && mode != 0o400 {
         return Err(CredentialError::Mode(name.clone(), mode));
     }
-    if facts.st_uid != own {
-        return Err(CredentialError::Owner(name.clone(), facts.st_uid, own));
+    if opened.owner != own {
+        return Err(CredentialError::Owner(name.clone(), opened.owner, own));
     }
-    let mut text = String::new();
-    std::fs::File::from(opened).take(LARGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if text.len() as u64 > LARGEST {
-        return Err(CredentialError::NoFile(name.clone()));
-    }
-    Ok(text)
+    opened.text(LARGEST).map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => CredentialError::NoFile(name.clone()),
+        _ => unreadable(error),
+    })
 }
 
 #[cfg(test)]

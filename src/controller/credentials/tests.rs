@@ -93,8 +93,7 @@ fn a_file_that_others_could_read_or_write_is_refused() {
     assert!(matches!(folder.read("link"), Err(CredentialError::Unreadable(..))));
     fs::create_dir(folder.0.path().join("dir.yml")).unwrap();
     assert!(matches!(folder.read("dir"), Err(CredentialError::NoFile(_))));
-    rustix::fs::mknodat(CWD, folder.0.path().join("fifo.yml"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
-        .unwrap();
+    crate::os::regular_file::pipe(&folder.0.path().join("fifo.yml"));
     assert!(matches!(folder.read("fifo"), Err(CredentialError::NoFile(_))));
     assert!(matches!(folder.read("none"), Err(CredentialError::Missing(..))));
     folder.write("large.yml", 0o600, &"#".repeat(1 << 21));
@@ -208,7 +207,7 @@ fn a_credential_is_used_for_its_kind_its_addresses_and_its_callers() {
         ),
         (repository(name("git"), "ssh://git.example/team"), "git may not be sent to ssh://git.example/team"),
         (credentials.check_registry(&name("git")), "git is of kind scm: a credential of kind registry"),
-        (credentials.check_mesh(&name("quay")), "quay is not for callers over the mesh"),
+        (credentials.check_mesh(&name("quay")), "quay may not be used by callers over the mesh"),
     ] {
         let text = refused.unwrap_err().to_string();
         assert!(text.starts_with(&format!("credential {why}")), "{text}");

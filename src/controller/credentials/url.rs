@@ -23,14 +23,14 @@ pub struct Url {
 /// Why a text is no address. The text itself is not shown: it may hold a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It has another form.
+    /// It is in none of the known forms.
     #[error("write it as https://HOST/PATH, ssh://USER@HOST/PATH or file:///PATH")]
     Form,
     /// It holds a password.
     #[error("it holds a password: put it into a credential")]
     Password,
     /// Its path goes up, or could be read in two ways.
-    #[error("its path may hold neither . nor .. nor \\, %, ? or #")]
+    #[error("its path may not contain ., .., \\, %, ? or #")]
     Path,
     /// It is very long.
     #[error("it is longer than 2000 characters")]
@@ -46,7 +46,7 @@ impl Url {
         if text.len() > 2_000 {
             return Err(UrlError::Long);
         }
-        // Bytes that git, curl and we could treat differently.
+        // Other bytes are refused, because git, curl and meshd could treat them differently.
         if text.contains(|c: char| !c.is_ascii_graphic()) {
             return Err(UrlError::Form);
         }
@@ -96,12 +96,12 @@ impl Url {
         self.user.as_deref()
     }
 
-    /// The directory that it names, if it is one of this machine.
+    /// The directory that it names, if it is on this machine.
     pub fn local_path(&self) -> Option<PathBuf> {
         (self.scheme == "file").then(|| Path::new("/").join(self.path.join("/")))
     }
 
-    /// The server as ssh notes it beside its key, if ssh would ask one.
+    /// The server's name in ssh's file of known hosts, if the address is for ssh.
     pub fn ssh_server(&self) -> Option<String> {
         let host = self.host.trim_matches(['[', ']']);
         (self.scheme == "ssh").then(|| match self.port {

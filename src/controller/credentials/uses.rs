@@ -1,4 +1,4 @@
-//! Which credential may be used for what: read, of the right kind, and allowed to go where it is wanted.
+//! Reads a credential for a use, and checks that it has the right kind and may be sent to the address.
 
 use serde_json::Value;
 
@@ -12,9 +12,6 @@ const USUAL_REGISTRY: &str = "docker.io";
 
 impl Credentials {
     /// A login for the registry that an image comes from. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`CredentialError`]
     pub fn registry(&self, name: &CredentialName, image: &str) -> Result<RegistryLogin, CredentialError> {
         let credential = self.read(name)?;
         let address = image_address(image)
@@ -23,18 +20,12 @@ impl Credentials {
         registry_login(name, credential)
     }
 
-    /// Checks that it is a login for a registry, whichever image it may be for. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`CredentialError`]
+    /// Checks that it is a login for a registry, whatever the image. Blocks on the disk.
     pub fn check_registry(&self, name: &CredentialName) -> Result<(), CredentialError> {
         registry_login(name, self.read(name)?).map(drop)
     }
 
-    /// The login of a group's registry, for whichever image its pods have. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`CredentialError`]
+    /// The login of a group's registry, for all images of its pods. Blocks on the disk.
     pub fn group_registry(&self, name: &CredentialName) -> Result<RegistryLogin, CredentialError> {
         let credential = self.read(name)?;
         let login = registry_login(name, credential.clone())?;
@@ -43,11 +34,8 @@ impl Credentials {
         Ok(login)
     }
 
-    /// Access to a cluster. If the file has `urls`, every server in its kubeconfig lies below one of them. Blocks on the
-    /// disk.
-    ///
-    /// # Errors
-    /// [`CredentialError`]
+    /// Access to a cluster. If the file has `urls`, every server in its kubeconfig must lie below one of them. Blocks
+    /// on the disk.
     pub fn cluster(&self, name: &CredentialName) -> Result<KubernetesLogin, CredentialError> {
         let credential = self.read(name)?;
         match &credential.kind {
@@ -68,9 +56,6 @@ impl Credentials {
     }
 
     /// A login for a repository. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`CredentialError`]
     pub fn repository(&self, name: &CredentialName, url: &Url) -> Result<Credential, CredentialError> {
         let credential = self.read(name)?;
         match &credential.kind {
@@ -84,9 +69,6 @@ impl Credentials {
     }
 
     /// Checks that a caller over the mesh may name it. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`CredentialError`]
     pub fn check_mesh(&self, name: &CredentialName) -> Result<(), CredentialError> {
         if self.read(name)?.mesh { Ok(()) } else { Err(CredentialError::Mesh(name.clone())) }
     }

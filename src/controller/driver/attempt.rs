@@ -1,6 +1,6 @@
-//! The task of one attempt: its unit is sent until its node has it, followed to its end, completed in the job's output, and
-//! released. How it is sent is `dispatch`'s business, how it is followed `following`'s, what its end means for the job the
-//! core's.
+//! The task of one attempt. It sends the attempt's unit until the unit's node has it, follows the unit to its end,
+//! completes the job's output, and releases the unit. `dispatch` knows how to send, `following` knows how to follow,
+//! and the core decides what the end means for the job.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,21 +10,19 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
 use super::attempts::Attempts;
+use super::base::{STORE_RETRY, UNIT_RETRY};
 use super::dispatch::Dispatch;
 use super::end::{complete, conclude};
 use super::following::{Followed, Following};
-use super::request::{parsed, request};
+use super::request::request;
 use crate::controller::core::{
     Attempt, AttemptNo, ChildEnd, Driven, Duty, Ending, Evidence, JobId, JobKind, Known, Progress, Refused,
     Time,
 };
-use crate::controller::store::{Error, JobDetail};
-use crate::os::back_off::BackOff;
+use crate::controller::store::{Error, JobRecord};
 use crate::work::Leftovers;
 
-/// Between two tries to cancel or release a unit.
-pub(super) const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(300));
-/// How long a process asks a node to release a unit.
+/// How long a process goes on asking a node to release a unit.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// What one attempt's task works with.
@@ -33,31 +31,50 @@ pub(super) struct AttemptTask {
     pub(super) id: JobId,
     pub(super) n: AttemptNo,
     pub(super) duty: watch::Receiver<Duty>,
-    /// A loss has decided the attempt, and what its stream had said counts.
+    /// Notified when the attempt is lost but its stream had told the final status, which then decides the job.
     pub(super) decided: Arc<Notify>,
 }
 
+impl Attempts {
+    /// Tells an attempt's task its duty, and starts the task if there is none.
+    pub(super) fn assign(self: &Arc<Self>, job: JobId, n: AttemptNo, duty: Duty) {
+        self.tasks.assign((job, n), duty, |duty, decided| {
+            let this = self.clone();
+            let task = tokio::spawn(async move {
+                let task = AttemptTask { on: this.clone(), id: job, n, duty, decided };
+                if let Err(error) = task.drive().await {
+                    tracing::warn!(%job, attempt = %n, %error, "attempt failed, retrying");
+                    sleep(STORE_RETRY).await;
+                }
+                this.dismiss(job, n);
+                this.base.wake.notify_one();
+            });
+            task.abort_handle()
+        });
+    }
+}
+
 impl AttemptTask {
-    /// Drives the attempt to its last duty. Another task may do so again after an error.
+    /// Drives the attempt to its last duty. After an error another task may drive it again.
     pub(super) async fn drive(mut self) -> Result<(), Error> {
         let (on, id, n) = (self.on.clone(), self.id, self.n);
         let detail = on.base.store.detail(id).await?;
         let Some(attempt) = detail.job.attempt(n).cloned() else { return Ok(()) };
         if detail.job.state.is_final() {
-            // The process before may have ended before it was shown.
+            // An earlier process may have ended before it showed the job's end.
             on.publisher.show_detail(&detail).await?;
         }
         let unit = attempt.unit.to_string();
         let mut followed = None;
         if attempt.is_open() {
-            let header = parsed(&detail)?;
+            let header = detail.parsed_header()?;
             let is_there = match request(&on, &detail, &header, &attempt).await? {
                 Ok(request) => {
                     Dispatch { task: &mut self, detail: &detail, header: &header, attempt: &attempt, request }
                         .ensure()
                         .await?
                 }
-                // Another control node may have sent it, and it may run.
+                // Another control node may have sent the unit, so it may be running.
                 Err(cause) if attempt.sender != on.base.node => return Err(Error::Unready(cause)),
                 Err(cause) => self.refuse(cause).await?,
             };
@@ -75,36 +92,39 @@ impl AttemptTask {
         on.publisher.published.await_no_more((id, n));
         complete(&on, now, n).await?;
         let leftovers = match (followed, attempt.ending()) {
-            // It had foreign content in its hands: nothing of it goes on.
+            // A sync handles foreign content, so none of its processes may stay.
             _ if detail.job.kind == JobKind::ProjectSync => Leftovers::End,
             (Some(Followed { status: Some(status), .. }), _) if status.is_orderly() => Leftovers::Stay,
             (None, Some(Ending::Successful)) => Leftovers::Stay,
-            // Also where it is not known any more how the stream ended: a playbook that goes on does more harm.
+            // This includes streams whose end nobody knows any more, because a playbook that runs on does more harm.
             (Some(_) | None, _) => Leftovers::End,
         };
         self.release(&unit, leftovers).await;
         if detail.job.kind == JobKind::ProjectSync {
-            on.syncs.sweep(id, parsed(&detail)?).await?;
+            on.syncs.sweep(id, detail.parsed_header()?).await?;
         }
         let without_payload = on.publisher.without_payload(&detail);
         let swept = on.base.store.sweep(on.lease.fence(), id, n, without_payload).await?;
-        // Units that began to follow the job after its end was shown.
+        // Units may have begun to follow the job after its end was shown.
         if swept.job.state.is_final() { on.publisher.show_detail(&swept).await } else { Ok(()) }
     }
 
-    /// Has a unit released, however often that has to be asked, unless its node has not answered for very long.
+    /// Releases a unit, and repeats the request until it succeeds or `FORGOTTEN_AFTER` has passed.
     async fn release(&self, unit: &str, leftovers: Leftovers) {
         let (children, mut pauses, begun) = (&self.on.base.children, UNIT_RETRY, Instant::now());
         while !children.release(unit.to_owned(), leftovers).await {
             if begun.elapsed() > FORGOTTEN_AFTER {
-                tracing::warn!(unit, "its node is asked no more to release a unit");
+                tracing::warn!(
+                    unit,
+                    "giving up on the release of a unit: its node has not released it for too long"
+                );
                 return children.forget(unit.to_owned()).await;
             }
             sleep(pauses.next()).await;
         }
     }
 
-    /// Waits for what may take long, and passes a cancel on meanwhile.
+    /// Waits for work that may take long, and passes a cancel on to the unit meanwhile.
     pub(super) async fn obeying<T>(&mut self, unit: &str, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -121,7 +141,7 @@ impl AttemptTask {
         }
     }
 
-    /// Has a unit cancelled, however often that has to be asked.
+    /// Cancels a unit, and repeats the request until it succeeds.
     pub(super) fn cancel(&self, unit: String) {
         let children = self.on.base.children.clone();
         tokio::spawn(async move {
@@ -132,14 +152,16 @@ impl AttemptTask {
         });
     }
 
-    /// An earlier process, or the control node that an ended attempt was taken over from, may not have released its unit: that
-    /// is done from here.
-    async fn inherit_ended(&self, detail: &JobDetail, attempt: &Attempt) -> Result<(), Error> {
+    /// Makes the unit of an ended attempt known here, so that this task can release it: an earlier process or a former
+    /// owner of the job may have stopped before it released the unit.
+    async fn inherit_ended(&self, detail: &JobRecord, attempt: &Attempt) -> Result<(), Error> {
         let on = &self.on;
         if on.base.children.known(&attempt.unit.to_string()) != Known::Unknown {
             return Ok(());
         }
-        let Ok(mut request) = request(on, detail, &parsed(detail)?, attempt).await? else { return Ok(()) };
+        let Ok(mut request) = request(on, detail, &detail.parsed_header()?, attempt).await? else {
+            return Ok(());
+        };
         request.far = on.far_unit(&attempt.unit).await?;
         if (request.node != on.base.node || request.is_inherited())
             && let Err(cause) = on.base.children.adopt(request).await
@@ -149,12 +171,13 @@ impl AttemptTask {
         Ok(())
     }
 
-    /// The node of the attempt does not have it, and will not run it: there is no unit.
+    /// Ends the attempt because its node does not have the unit and will not run it. Returns false, because there is no
+    /// unit.
     pub(super) async fn conclude_absent(&self) -> Result<bool, Error> {
         let (on, n) = (&self.on, self.n);
         let before = on.base.store.job(self.id).await?;
         conclude(on, self.id, n, None, move |job, now| job.on_unknown(n, now)).await?;
-        // No later attempt waits for the end of this one.
+        // Notes the child's end, so that later attempts do not wait for it.
         let child = before.attempt(n).map(|attempt| attempt.unit.to_string());
         if let (Some(unit), Some(child)) = (on.publisher.first_unit(self.id), child)
             && unit.extra().output_children.get(&n.0) == Some(&child)
@@ -167,21 +190,22 @@ impl AttemptTask {
         Ok(false)
     }
 
-    /// The attempt cannot be sent, since something that it needs is missing: there is no unit.
+    /// Ends an attempt that cannot be sent, because something that it needs is missing. Returns false, because there is
+    /// no unit.
     pub(super) async fn not_prepared(&self, ending: Ending, why: String) -> Result<bool, Error> {
         let n = self.n;
         let report = move |job: &mut Driven<'_>, now| job.on_not_prepared(n, ending, why.clone(), now);
         conclude(&self.on, self.id, n, None, report).await.map(|_| false)
     }
 
-    /// The attempt cannot be started: there is no unit.
+    /// Ends an attempt that cannot be started. Returns false, because there is no unit.
     pub(super) async fn refuse(&self, detail: String) -> Result<bool, Error> {
         let (n, evidence) = (self.n, Evidence::of_unit(ChildEnd::Failed, detail));
         let report = move |job: &mut Driven<'_>, now| job.on_ended(n, &evidence, now);
         conclude(&self.on, self.id, n, None, report).await.map(|_| false)
     }
 
-    /// Reports on the attempt, and has its job's units show what became of that.
+    /// Reports an event of the attempt to the store, and shows the result in the job's units.
     pub(super) async fn report(
         &self,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
@@ -195,7 +219,7 @@ impl AttemptTask {
         Ok(job.attempt(self.n).is_some_and(|attempt| attempt.progress == Progress::Lost))
     }
 
-    /// Whether the job goes on with this attempt.
+    /// Whether the job is not final and this is its current attempt.
     pub(super) async fn is_current(&self) -> Result<bool, Error> {
         let job = self.on.base.store.job(self.id).await?;
         Ok(!job.state.is_final() && job.is_current(self.n))

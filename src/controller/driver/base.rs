@@ -1,38 +1,41 @@
-//! What all parts of the driver stand on: the node's name, its store, its settings, the mesh and the units that it has.
-//! Decides nothing.
+//! What all parts of the driver use: the node's name, its store, its settings, the mesh and the node's units. Decides
+//! nothing.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use super::figures::Figures;
-use super::world::{Children, Mesh};
+use super::world::{Children, MeshView};
 use crate::controller::clusters::pod_type;
 use crate::controller::core::{Attempt, ChildType, InstanceName, LeaseTimes, Rates};
 use crate::controller::health::Surroundings;
-use crate::controller::options::{ControllerOptions, KUBE_RUNTIME_TYPE, RUNNER_TYPE};
+use crate::controller::options::{ControllerOptions, KUBE_RUNTIME_TYPE, RUNNER_TYPE, SharedOptions};
 use crate::controller::peer::PeerClient;
 use crate::controller::projects::ProjectCache;
 use crate::controller::store::{Error, Store};
+use crate::os::back_off::BackOff;
 
-/// The settings of a controller, which a reload replaces. Clones share them.
-pub type SharedOptions = Arc<ArcSwap<ControllerOptions>>;
+/// The pause before a store that is away is asked again.
+pub(super) const STORE_RETRY: Duration = Duration::from_secs(1);
+/// The pauses between tries to cancel or release a unit.
+pub(super) const UNIT_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(300));
 
-/// One control node, as its parts share it.
+/// What the parts of one control node share.
 pub(in crate::controller) struct Base {
     pub(super) node: InstanceName,
     pub(super) store: Store,
     /// The first 8 hex digits of the install ID.
     pub(super) install: u32,
     pub(in crate::controller) settings: SharedOptions,
-    pub(super) mesh: Arc<dyn Mesh>,
+    pub(super) mesh: Arc<dyn MeshView>,
     pub(super) children: Arc<dyn Children>,
     pub(super) projects: ProjectCache,
     pub(in crate::controller) figures: Figures,
-    /// The way to other control nodes, if there may be any.
+    /// Asks other control nodes; set if there may be any.
     pub(in crate::controller) peers: OnceLock<PeerClient>,
-    /// Something is due.
+    /// Notified when something is due.
     pub(super) wake: Notify,
 }
 
@@ -54,7 +57,7 @@ impl Base {
             ChildType::Runner => RUNNER_TYPE.to_owned(),
             ChildType::Container => match self.store.registry().await?.group_mut(&attempt.group) {
                 Ok(group) => pod_type(group).to_owned(),
-                // One that is gone had a cluster.
+                // A deleted group is taken for one with a cluster of its own.
                 Err(Error::NoGroup(_)) => KUBE_RUNTIME_TYPE.to_owned(),
                 Err(error) => return Err(error),
             },

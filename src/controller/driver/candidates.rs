@@ -1,20 +1,20 @@
-//! Nodes that discovery found and nobody has taken: anybody who may join the mesh invents names, so they are in memory
-//! alone, and no more than a bounded number of them.
+//! Nodes that discovery found and no operator has enabled or added yet. Anybody who can join the mesh can invent node
+//! names, so candidates are kept only in memory, and only up to a limit.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::controller::core::{InstanceName, NodeType, Offer, Time};
 
-/// The most that are remembered.
-const MOST: usize = 1_000;
+/// How many candidates are remembered at most.
+const MOST_CANDIDATES: usize = 1_000;
 
 /// A node that could become an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// Its ID.
     pub name: InstanceName,
-    /// What it would be.
+    /// The type that it would have.
     pub node_type: NodeType,
     /// How it offers to run jobs.
     pub offer: Offer,
@@ -24,11 +24,12 @@ pub struct Candidate {
 
 /// The candidates of this control node.
 #[derive(Debug, Default)]
-pub(super) struct Candidates(BTreeMap<InstanceName, Candidate>);
+pub(super) struct OwnCandidates(BTreeMap<InstanceName, Candidate>);
 
-impl Candidates {
-    /// Takes those that are seen now. What is registered is none any more. Of too many those that were seen last stay, and
-    /// of these the ones that are known already: who invents names drives nobody out who is there.
+impl OwnCandidates {
+    /// Adds the candidates that are seen now, and removes those that are registered by now. If there are too many,
+    /// keeps those seen most recently. Of those seen at the same time, known candidates come first, so that invented
+    /// names do not displace real nodes.
     pub(super) fn note(&mut self, seen: Vec<Candidate>, registered: &BTreeSet<InstanceName>) {
         let mut all: BTreeMap<InstanceName, (bool, Candidate)> =
             std::mem::take(&mut self.0).into_iter().map(|(name, one)| (name, (true, one))).collect();
@@ -38,11 +39,11 @@ impl Candidates {
         }
         let mut all: Vec<_> = all.into_values().filter(|(_, one)| !registered.contains(&one.name)).collect();
         all.sort_by_key(|(is_known, one)| (Reverse(one.seen), !is_known));
-        all.truncate(MOST);
+        all.truncate(MOST_CANDIDATES);
         self.0 = all.into_iter().map(|(_, one)| (one.name.clone(), one)).collect();
     }
 
-    /// Discovery is off.
+    /// Forgets all candidates, because discovery is off.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -72,18 +73,18 @@ mod tests {
 
     #[test]
     fn invented_names_are_bounded_and_drive_nobody_out_who_is_seen() {
-        let mut candidates = Candidates::default();
+        let mut candidates = OwnCandidates::default();
         candidates.note(vec![candidate("real", 1), candidate("gone", 1), candidate("taken", 1)], &names(&[]));
         let mut seen: Vec<Candidate> = (0..5_000).map(|at| candidate(&format!("invented{at}"), 2)).collect();
         seen.push(candidate("real", 2));
         candidates.note(seen, &names(&["taken"]));
-        assert_eq!(candidates.list().len(), MOST);
+        assert_eq!(candidates.list().len(), MOST_CANDIDATES);
         assert_eq!(candidates.get(&"real".into()), Some(candidate("real", 2)));
         for other in ["gone", "taken"] {
             assert_eq!(candidates.get(&other.into()), None, "{other}");
         }
         candidates.note(vec![candidate("late", 3)], &names(&[]));
-        assert!(candidates.get(&"late".into()).is_some() && candidates.list().len() == MOST);
+        assert!(candidates.get(&"late".into()).is_some() && candidates.list().len() == MOST_CANDIDATES);
         candidates.clear();
         assert!(candidates.list().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Health checks: one unit on the instance that asks the runner for the machine's size.
+//! Health checks. A check is a unit on the instance, in which the runner tells the machine's size.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,23 +9,24 @@ use parking_lot::Mutex;
 use super::base::Base;
 use super::lease::LeaseKeeper;
 use super::world::{ChildInput, ChildNews, ChildRequest};
-use crate::controller::core::{ChildEnd, Cpus, HealthReport, Instance, InstanceName, NodeState, Rates, Time};
+use crate::controller::core::{ChildEnd, Cpus, HealthResult, Instance, InstanceName, NodeState, Rates, Time};
 use crate::controller::health::{
-    BUDGET, CheckEnd, PARAMS, Silence, Surroundings, is_checked_by, next_checks, output_bound, uncheckable,
+    CHECK_LIMIT, CheckEnd, PARAMS, Silence, Surroundings, is_checked_by, next_checks, output_bound,
+    uncheckable,
 };
 use crate::controller::options::RUNNER_TYPE;
-use crate::controller::store::{Audit, Error, InstanceRecord, Registry};
+use crate::controller::store::{Audit, Error, InstanceRecord, InstanceRegistry};
 use crate::work::Leftovers;
 
-/// How long the release of a check's unit is waited for.
+/// The pause between two requests to release a check's unit.
 const PAUSE: Duration = Duration::from_secs(1);
 const RELEASES: u32 = 5;
 
 /// A check that has ended.
 struct Examined {
     unit: String,
-    report: Result<HealthReport, Vec<String>>,
-    /// The node that answered is the one that was meant.
+    report: Result<HealthResult, Vec<String>>,
+    /// It is proven that the answer came from the instance.
     is_proven: bool,
 }
 
@@ -34,7 +35,7 @@ struct Examined {
 pub(in crate::controller) struct Checks {
     base: Arc<Base>,
     lease: Arc<LeaseKeeper>,
-    /// The instances whose check runs. Locked for a look or an entry.
+    /// The instances whose check runs. Locked only to read or change entries.
     running: Arc<Mutex<BTreeSet<InstanceName>>>,
 }
 
@@ -43,7 +44,7 @@ impl Checks {
         Self { base, lease, running: Arc::default() }
     }
 
-    /// How the units of checks begin.
+    /// The prefix of the IDs of checks' units.
     pub(in crate::controller) fn prefix(&self) -> String {
         format!("c{:08x}h", self.base.install)
     }
@@ -52,8 +53,8 @@ impl Checks {
     pub(super) async fn start_due(&self) -> Result<(), Error> {
         let mut registry = self.base.store.registry().await?;
         let now = self.base.store.now().await?;
-        // Who is seen and answers nothing is asked anew, and its record says what comes of that: a node on the way may let
-        // pass what is said of it, and none of its streams.
+        // An instance that is seen but does not answer is checked again, because a node in between may forward its
+        // advertisements but none of its streams. The instance's record then shows the result.
         let lost_after = self.base.options().timers.lost_after;
         for name in self.base.children.unanswering(lost_after) {
             let found = registry.instance_mut(&name).ok();
@@ -86,14 +87,14 @@ impl Checks {
             }
             (Ok(_), errors) => tracing::debug!(instance = %name, ?errors, "checked"),
             (Err(error), _) => {
-                tracing::warn!(instance = %name, %error, "the result of a health check is not saved");
+                tracing::warn!(instance = %name, %error, "cannot save the result of a health check");
             }
         }
         self.remove_check(unit).await;
     }
 
-    /// Checks an instance now, and changes nothing in its record. Returns the record as the check would leave it. The
-    /// request is in the audit before the check begins, and not at all if there is none.
+    /// Checks an instance now without changing its record, and returns the record as the check would leave it. The
+    /// audit records the request before the check begins.
     ///
     /// # Errors
     /// There is no such instance, this node is not the one to check it, or it cannot be reached from here.
@@ -119,7 +120,7 @@ impl Checks {
         }
         self.base.store.record(audit).await?;
         let (this, checked) = (self.clone(), name.clone());
-        // Its unit is removed even if nobody waits for the report any more.
+        // A task of its own removes the unit even if nobody waits for the report any more.
         let examined = tokio::spawn(async move {
             let Examined { unit, report, is_proven } = this.examine(&checked).await;
             this.remove_check(unit).await;
@@ -130,7 +131,7 @@ impl Checks {
         registry.instance_mut(name).cloned()
     }
 
-    /// Has the runner of an instance measure its machine, in a unit that is to be removed.
+    /// Lets the runner of an instance measure its machine. The caller has to remove the unit.
     async fn examine(&self, name: &InstanceName) -> Examined {
         let options = self.base.options();
         let is_own = *name == self.base.node;
@@ -150,16 +151,16 @@ impl Checks {
             run_dir: None,
             signed: offer.secure && !is_own,
             tls: options.tls_client.clone().filter(|_| offer.tls && !is_own),
-            ttl: (!is_own).then_some(BUDGET),
+            ttl: (!is_own).then_some(CHECK_LIMIT),
             max_stdout: output_bound("health check"),
             far: None,
             pod: None,
         };
-        // Nobody else has this node's name, or a certificate names it.
+        // The answer is proven to come from the instance if the instance is this node or a certificate names it.
         let is_proven =
             is_own || request.tls.as_ref().is_some_and(|profile| self.base.mesh.proves_names(profile));
         let (work_type, mut is_accepted) = (request.work_type.clone(), false);
-        let ended = tokio::time::timeout(BUDGET, self.ask(request, &mut is_accepted)).await;
+        let ended = tokio::time::timeout(CHECK_LIMIT, self.ask(request, &mut is_accepted)).await;
         let report = match ended {
             Ok(end) => end.report(),
             Err(_) => {
@@ -192,7 +193,7 @@ impl Checks {
         loop {
             match stream.next().await {
                 ChildNews::Accepted => *is_accepted = true,
-                // Nobody else sends it.
+                // Nobody else sends the unit, so this is no news.
                 ChildNews::Missing => {}
                 ChildNews::Output(bytes) => output.extend_from_slice(&bytes),
                 ChildNews::Ended { end: child, detail } => return CheckEnd { child, detail, output },
@@ -200,9 +201,9 @@ impl Checks {
         }
     }
 
-    /// Computes the capacity of every instance that was measured at those rates.
+    /// Computes the capacity of every measured instance again, with these rates.
     pub(super) async fn measure_again(&self, rates: Rates) -> Result<(), Error> {
-        let measure = move |registry: &mut Registry| {
+        let measure = move |registry: &mut InstanceRegistry| {
             let measured = registry.instances.iter_mut().filter(|record| record.cpu > 0);
             measured.fold(false, |changed, record| {
                 let former = record.instance.capacities;
@@ -219,23 +220,23 @@ impl Checks {
     async fn save_health(
         &self,
         name: &InstanceName,
-        report: Result<HealthReport, Vec<String>>,
+        report: Result<HealthResult, Vec<String>>,
         is_proven: bool,
     ) -> Result<bool, Error> {
         self.base.store.change_registry(None, self.health_change(name, report, is_proven)).await
     }
 
-    /// What a check changes of an instance's record; true if its errors are others than before.
+    /// Changes an instance's record as a check demands; returns whether its errors have changed.
     fn health_change(
         &self,
         name: &InstanceName,
-        report: Result<HealthReport, Vec<String>>,
+        report: Result<HealthResult, Vec<String>>,
         is_proven: bool,
-    ) -> impl Fn(&mut Registry, Time) -> Result<bool, Error> + Send + use<> {
+    ) -> impl Fn(&mut InstanceRegistry, Time) -> Result<bool, Error> + Send + use<> {
         let surroundings = Surroundings::of_process();
         let report = report.map(|it| if *name == self.base.node { surroundings.correct(it) } else { it });
         let (name, rates) = (name.clone(), self.base.rates());
-        move |registry: &mut Registry, now| {
+        move |registry: &mut InstanceRegistry, now| {
             let former = report.as_ref().ok().and_then(|report| former_name(registry, &name, report));
             let record = registry.instance_mut(&name)?;
             record.last_health_check = Some(now);
@@ -243,8 +244,8 @@ impl Checks {
             match report.clone() {
                 Ok(report) => {
                     let size = (report.cpus.tenths(), report.memory);
-                    // A machine of the same size is the same one: its runner has another home, as that of another user
-                    // or of a new container has.
+                    // A machine with a new UUID but the same size counts as the same machine: its runner may have
+                    // another home directory, as under another user or in a new container.
                     let is_vouched = is_proven || size == (record.cpu, record.memory);
                     (record.cpu, record.memory) = size;
                     record.instance.on_healthy(report, &rates, is_vouched);
@@ -257,8 +258,13 @@ impl Checks {
     }
 }
 
-/// The instance that is not seen any more and had this machine: several nodes may share one that is.
-fn former_name(registry: &Registry, name: &InstanceName, report: &HealthReport) -> Option<InstanceName> {
+/// The instance that had this machine before and is not seen any more. Instances that are seen do not count, because
+/// several nodes may share a machine.
+fn former_name(
+    registry: &InstanceRegistry,
+    name: &InstanceName,
+    report: &HealthResult,
+) -> Option<InstanceName> {
     let uuid = report.uuid.as_ref()?;
     let records = registry.instances.iter().map(|record| &record.instance);
     let was_it = |other: &&Instance| {
@@ -267,11 +273,11 @@ fn former_name(registry: &Registry, name: &InstanceName, report: &HealthReport) 
     records.filter(was_it).map(|other| other.name.clone()).next()
 }
 
-/// An instance did not prove itself to an attempt, of which nothing was sent: it starts no more jobs before a check of its
-/// health has succeeded.
+/// Marks an instance as unhealthy because it did not prove its identity to an attempt, which was therefore not sent.
+/// The instance starts no more jobs until a health check succeeds.
 pub(super) async fn note_unanswering(base: &Base, name: InstanceName, why: String) -> Result<(), Error> {
-    let change = move |registry: &mut Registry, now| {
-        // It may be gone. And of the attempts that end so together one counts.
+    let change = move |registry: &mut InstanceRegistry, now| {
+        // The instance may be gone. If several attempts end like this at once, only the first one counts.
         let found = registry.instance_mut(&name).ok().map(|record| &mut record.instance);
         if let Some(instance) = found.filter(|instance| instance.node_state == NodeState::Ready) {
             instance.on_unhealthy(vec![why.clone()], now);

@@ -1,6 +1,5 @@
-//! What the mesh's advertisements mean for the registry: which nodes are registered, as what, and what they offer; and which
-//! ones could be.
-//! Pure, but for the store at the end.
+//! What the mesh's advertisements mean for the registry: which nodes are registered, their types and offers, and which
+//! nodes could be registered. Pure, except for [`register`], which uses the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,16 +11,17 @@ use super::candidates::Candidate;
 use super::world::NodeView;
 use crate::controller::core::{CLOCK_TOLERANCE, InstanceName, NodeType, Offer, SIGHTING_LIFE, Time};
 use crate::controller::options::{ControllerOptions, Discovery, RUNNER_TYPE};
-use crate::controller::store::{Error, InstanceRecord, Observed, Registry, Store};
+use crate::controller::store::{Error, InstanceRecord, InstanceRegistry, Observed, Store};
 
-/// The most instances to which discovery adds: who may join the mesh invents names. Operators add as many as they like.
+/// Discovery adds instances only up to this number, because anybody who can join the mesh can invent names. Operators
+/// may add more.
 const MOST_FOUND: usize = 10_000;
 
 /// When each node was heard last, by the clock of this process.
 #[derive(Debug, Default)]
 pub(super) struct Sightings {
     nodes: BTreeMap<InstanceName, Sighted>,
-    /// When the store was told last.
+    /// The last look at the nodes that was reported to the store.
     reported: Option<Instant>,
 }
 
@@ -30,18 +30,19 @@ struct Sighted {
     advertised: i64,
     heard: Instant,
     routed: bool,
-    /// At the last look it was reachable, with an advertisement that counted.
+    /// At the last look it was reachable and its advertisement was recent.
     is_seen: bool,
-    /// When it last was.
+    /// The last look until which it counted as seen.
     seen: Instant,
-    /// How far its clock is off, once that is known.
+    /// How far its clock is off, once known.
     offset: Option<Duration>,
 }
 
 impl Sightings {
-    /// Takes the nodes as they are now. An advertisement counts from the moment at which it arrived here, which is `wall`
-    /// by the clock that advertisements use, in milliseconds. A node that was seen until this look was so until now: while
-    /// this process is suspended, or waits for its disk, it sees no node, and no node may count as silent for that.
+    /// Takes the nodes as they are now. `wall` is the present time by the clock that advertisements use, in
+    /// milliseconds. An advertisement counts from its arrival here. A node that was seen at the last look counts as
+    /// seen until now: while this process is suspended or waits for its disk, it sees no nodes, and no node may count
+    /// as silent because of this.
     pub(super) fn note(&mut self, nodes: &[NodeView], now: Instant, wall: i64) {
         for sighted in self.nodes.values_mut() {
             sighted.routed = false;
@@ -49,7 +50,8 @@ impl Sightings {
         for node in nodes {
             let Some(advertised) = node.advertised else { continue };
             let off = Duration::from_millis(advertised.abs_diff(wall));
-            // The first one may have arrived long before this process looked.
+            // The first advertisement may have arrived long before this look, so only a time in the future shows an
+            // offset.
             let offset = (advertised > wall).then_some(off);
             let new = Sighted { advertised, heard: now, routed: false, is_seen: true, seen: now, offset };
             let sighted = self.nodes.entry(node.name.clone()).or_insert(new);
@@ -76,7 +78,7 @@ impl Sightings {
         self.nodes.iter().filter_map(|(name, sighted)| Some((name.clone(), sighted.offset?))).collect()
     }
 
-    /// What a heartbeat says.
+    /// What a heartbeat reports.
     pub(super) fn report(&self, own: &InstanceName) -> Vec<Observed> {
         let others = self.nodes.iter().filter(|(name, _)| *name != own).map(|(name, sighted)| Observed {
             instance: name.clone(),
@@ -87,7 +89,7 @@ impl Sightings {
         others.chain([myself]).collect()
     }
 
-    /// The store knows what was noted at that moment.
+    /// The store now knows what was noted up to that moment.
     pub(super) fn on_reported(&mut self, noted: Instant) {
         self.reported = Some(noted);
     }
@@ -107,7 +109,7 @@ pub(super) fn offer(node: &NodeView) -> Offer {
     Offer { runner: found.is_some(), secure: found.is_some_and(|(_, secure)| *secure), tls: node.tls }
 }
 
-/// What a node is that is not registered; `None` if it has nothing to do with jobs.
+/// The type that a node's advertisement shows; `None` if the node has nothing to do with jobs.
 pub(super) fn node_type(node: &NodeView) -> Option<NodeType> {
     node.advertised?;
     match (node.work_types.is_empty(), offer(node).runner) {
@@ -117,9 +119,9 @@ pub(super) fn node_type(node: &NodeView) -> Option<NodeType> {
     }
 }
 
-/// Brings the registry up to what the nodes advertise. Returns whether anything was to change.
+/// Updates the registry to what the nodes advertise. Returns whether anything changed.
 pub(super) fn apply(
-    registry: &mut Registry,
+    registry: &mut InstanceRegistry,
     nodes: &[NodeView],
     own: &Own,
     offsets: &BTreeMap<InstanceName, Duration>,
@@ -138,9 +140,9 @@ pub(super) fn apply(
                 }
             };
             let Some(node_type) = found else { continue };
-            // Anybody who may join the mesh chooses the name of a node.
+            // Groups come first, because anybody who can join the mesh can choose a node's name.
             if !is_own && registry.group_mut(&node.name.as_str().into()).is_ok() {
-                tracing::debug!(node = %node.name, "not registered: a group has its name");
+                tracing::debug!(node = %node.name, "node not registered: a group already has its name");
                 continue;
             }
             registry.add_instance(InstanceRecord::register(node.name.clone(), node_type, true, now))?;
@@ -171,13 +173,13 @@ pub(super) fn apply(
 fn found_as(node: &NodeView, options: &ControllerOptions) -> Option<NodeType> {
     let patterns = &options.discover_nodes;
     let may = patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(node.name.as_str()));
-    // What is left of the advertisement of a node that is gone brings no instance back.
+    // An advertisement that outlives its node must not bring the instance back.
     node_type(node).filter(|_| may && node.routed)
 }
 
 /// The nodes that could be registered.
 pub(super) fn candidates(
-    registry: &Registry,
+    registry: &InstanceRegistry,
     nodes: &[NodeView],
     options: &ControllerOptions,
     now: Time,
@@ -191,25 +193,27 @@ pub(super) fn candidates(
     strangers.filter_map(candidate).collect()
 }
 
-/// Brings the registry in the store up to what the nodes advertise. Returns what it is then, and who could be in it, too.
+/// Updates the registry in the store to what the nodes advertise. Returns the registry, and the nodes that could be
+/// registered.
 pub(super) async fn register(
     store: &Store,
     nodes: Vec<NodeView>,
     own: Own,
     sightings: &Sightings,
     options: &ControllerOptions,
-) -> Result<(Registry, Vec<Candidate>), Error> {
+) -> Result<(InstanceRegistry, Vec<Candidate>), Error> {
     let mut current = store.registry().await?;
     let now = store.now().await?;
     let wall = Time(Timestamp::now().as_millisecond());
-    // By a clock that is wrong itself all others are. SQLite has no other clock.
+    // If this node's own clock is wrong, all other clocks seem wrong. With SQLite there is no other clock to compare it
+    // with.
     let is_off = store.is_shared() && wall.since(now).max(now.since(wall)) > CLOCK_TOLERANCE;
     let offsets = if is_off { BTreeMap::new() } else { sightings.offsets() };
     let is_changed = apply(&mut current, &nodes, &own, &offsets, options, now)?;
     let found = candidates(&current, &nodes, options, now);
     if is_changed {
         let options = options.clone();
-        let change = move |registry: &mut Registry, now| {
+        let change = move |registry: &mut InstanceRegistry, now| {
             apply(registry, &nodes, &own, &offsets, &options, now).map(drop)
         };
         store.change_registry(None, change).await?;

@@ -1,6 +1,6 @@
-//! Whether an attempt's unit is there, and that it is sent if it is not: by the owner of its job alone, as long as somebody
-//! wants it. Owns what is done about units that another control node may have sent, or may yet send; which of that, the
-//! core's `approach` decides.
+//! Finds out whether an attempt's unit exists, and sends it if it does not. Only the owner of the job sends it, and
+//! only while it is wanted. Also handles units that another control node may have sent or may still send; the core's
+//! `approach` decides how.
 
 use tokio::sync::watch;
 
@@ -11,20 +11,20 @@ use super::output;
 use super::world::{ChildRequest, Children};
 use crate::controller::core::{Approach, Attempt, Duty, Known, UnitPlace, approach};
 use crate::controller::header::Header;
-use crate::controller::store::{Error, JobDetail};
+use crate::controller::store::{Error, JobRecord};
 use crate::work::{FarUnit, Leftovers};
 
 /// What an open attempt needs to be sent.
 pub(super) struct Dispatch<'a> {
     pub(super) task: &'a mut AttemptTask,
-    pub(super) detail: &'a JobDetail,
+    pub(super) detail: &'a JobRecord,
     pub(super) header: &'a Header,
     pub(super) attempt: &'a Attempt,
     pub(super) request: ChildRequest,
 }
 
 impl Dispatch<'_> {
-    /// Sees to it that the unit exists. Returns false if there is none and never will be.
+    /// Ensures that the unit exists. Returns false if there is none and never will be.
     pub(super) async fn ensure(mut self) -> Result<bool, Error> {
         let children = self.task.on.base.children.clone();
         let known = children.known(&self.request.unit);
@@ -64,7 +64,7 @@ impl Dispatch<'_> {
 
     async fn send(mut self) -> Result<bool, Error> {
         let (on, n) = (self.task.on.clone(), self.task.n);
-        // They were sent before the store lost its last commits: they end first, and their nodes have to say so.
+        // Children that the store forgot with its last commits have to end first, and their nodes have to confirm this.
         let unit = on.publisher.first_unit(self.task.id);
         on.forgotten.end_all(&self.detail.job, self.attempt, unit.as_ref()).await?;
         if let Err(cause) = on.pods.prepare(&self.request, &mut self.task.duty).await {
@@ -74,7 +74,8 @@ impl Dispatch<'_> {
         let prepared = input(&on, self.detail, self.header, self.attempt, &mut self.task.duty).await?;
         let (input, _project) = match prepared {
             Prepared::Ready(input, project) => (input, project),
-            // An earlier process may have sent it, and its end and the payload have gone since: the store lost its last commits.
+            // An earlier process may have sent the unit. If the payload was then deleted, and the store lost its last
+            // commits, the store no longer knows the unit's end.
             Prepared::Impossible(ending, why) => {
                 return match self.may_be_there().await? {
                     true => Ok(true),
@@ -83,8 +84,9 @@ impl Dispatch<'_> {
             }
             Prepared::Unwanted => return self.unwanted().await,
         };
-        // As late as possible: a cancel that is saved starts nothing, nor does who is no owner any more. And only a unit that
-        // says durably which child it has finds it again, should the store lose its last commits.
+        // Asks as late as possible, so that nothing starts after a cancel was saved or another node became the owner.
+        // The job's unit must durably name its child before the child is sent, because otherwise nobody finds the child
+        // again if the store loses its last commits.
         let words = words_before(&self.detail.job, n);
         let unit = on.publisher.first_unit(self.task.id);
         let begun = output::begin(&on.base.store, unit, &self.detail.job, n, &words);
@@ -95,7 +97,7 @@ impl Dispatch<'_> {
         let may_be_released = on.base.store.is_shared() && !sending.is_ours;
         self.request.far = sending.sent_as.map(|id| FarUnit { id, may_be_released });
         let unit = self.request.unit.clone();
-        // Its node may not answer for long, and must not start it when it does.
+        // The node may take long to answer. If the attempt is cancelled meanwhile, the node must not start it.
         match self.task.obeying(&unit, on.base.children.send(self.request, input)).await {
             Ok(true) => Ok(true),
             Ok(false) => self.task.conclude_absent().await,
@@ -103,8 +105,8 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Nobody wants a unit any more that is not to be sent now. It may have been sent before another control node had the job
-    /// for a while, and have been forgotten here since.
+    /// Ends an attempt whose unit is no longer wanted and is not sent. If the unit may exist all the same, it is
+    /// followed instead: this node may have sent it, and forgotten it while another control node had the job.
     async fn unwanted(mut self) -> Result<bool, Error> {
         match self.may_be_there().await? {
             true => Ok(true),
@@ -112,7 +114,8 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Whether a unit that is not to be sent now may have been sent before. It is followed then: its node knows.
+    /// Whether a unit that is not sent now may have been sent before. If so, adopts the unit; following it then shows
+    /// whether its node has it.
     async fn may_be_there(&mut self) -> Result<bool, Error> {
         let on = &self.task.on;
         let is_here = self.place() == UnitPlace::Here;
@@ -124,7 +127,7 @@ impl Dispatch<'_> {
     }
 }
 
-/// Another control node was to send a unit to this one, and may be about to: it is refused from now on.
+/// Ensures that this node refuses a unit that another control node was to send here and may still be sending.
 async fn disclaim_here(children: &dyn Children, unit: &str, known: Known) -> Result<(), Error> {
     if known == Known::Unsent {
         children.release(unit.to_owned(), Leftovers::Stay).await;

@@ -1,23 +1,23 @@
-//! The end of an attempt: what is missing of its job's output is written, the output is measured, and both are saved with
-//! the end, in one transaction that also lets the attempt's unit go.
+//! The end of an attempt. The rest of the job's output is written and the output is measured. One transaction then
+//! saves length and hash with the end, and allows the release of the attempt's unit.
 
 use super::attempts::Attempts;
 use super::output::{self, AttemptOutput};
 use super::world::ChildNews;
 use crate::controller::core::{Attempt, AttemptNo, Driven, Ending, Job, JobId, Known, Refused, Time};
-use crate::controller::store::{Error, HeldOutput, JobDetail};
+use crate::controller::store::{Error, HeldOutput, JobRecord};
 
-/// An attempt has ended. What is still missing of its output is written first, so that the length and the hash of the
-/// job's output are saved with the end: from then on its unit may be released.
+/// Saves the end of an attempt. The rest of its output is written first, so that the length and the hash of the job's
+/// output are saved with the end. After that the attempt's unit may be released.
 pub(super) async fn conclude(
     on: &Attempts,
     id: JobId,
     n: AttemptNo,
     mut written: Option<&mut AttemptOutput>,
     report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
-) -> Result<JobDetail, Error> {
+) -> Result<JobRecord, Error> {
     let before = on.base.store.job(id).await?;
-    // What ends with it, and whether another attempt follows, as far as can be known before it is saved.
+    // Predicts on a copy whether the job ends with this attempt or another attempt follows.
     let mut after = before.clone();
     report(&mut after.driven_by(&on.lease.fence()).map_err(Refused::from)?, Time(0))?;
     let is_final = after.state.is_final();
@@ -45,9 +45,9 @@ pub(super) async fn conclude(
     on.base.store.drive_to_end(on.lease.fence(), (id, n), figures, held, report).await
 }
 
-/// The units of a job show its end, and the attempt's unit may be released: one whose end was told is read to
-/// its end before.
-pub(super) async fn complete(on: &Attempts, mut detail: JobDetail, n: AttemptNo) -> Result<(), Error> {
+/// Shows the end of a job in its units. After that the attempt's unit may be released. If the attempt's output was not
+/// read to its end yet, the rest is read first.
+pub(super) async fn complete(on: &Attempts, mut detail: JobRecord, n: AttemptNo) -> Result<(), Error> {
     let is_due = |attempt: &&Attempt| attempt.released_by.is_none() && !attempt.is_open();
     let job = &detail.job;
     if let Some(attempt) = job.attempt(n).filter(is_due) {
@@ -55,7 +55,7 @@ pub(super) async fn complete(on: &Attempts, mut detail: JobDetail, n: AttemptNo)
         let unread = Some(attempt).filter(|attempt| counts && attempt.has_unread_output());
         let held = match unread {
             Some(attempt) => read_ended(on, job, attempt).await?,
-            // It ended by a loss.
+            // The attempt ended because it was lost.
             None if counts && job.state.is_final() && attempt.output.is_none() => {
                 on.publisher.output_ended(job.id).await?;
                 None
@@ -67,7 +67,7 @@ pub(super) async fn complete(on: &Attempts, mut detail: JobDetail, n: AttemptNo)
     on.publisher.show_detail(&detail).await
 }
 
-/// Reads the rest of the output of an attempt that has ended. Nobody has it if its unit is gone.
+/// Reads the rest of the output of an attempt that has ended. If its unit is gone, nobody has the rest.
 async fn read_ended(on: &Attempts, job: &Job, attempt: &Attempt) -> Result<Option<HeldOutput>, Error> {
     let child = attempt.unit.to_string();
     if on.base.children.known(&child) != Known::Here {
@@ -90,13 +90,13 @@ async fn read_ended(on: &Attempts, job: &Job, attempt: &Attempt) -> Result<Optio
     output.end(Some(job.explanation.as_str()).filter(|_| job.closes_output())).await
 }
 
-/// What the output of a job says before an attempt that follows another one.
+/// The text in a job's output before an attempt that follows another one.
 pub(super) fn words_before(job: &Job, n: AttemptNo) -> String {
     let former = n.0.checked_sub(1).and_then(|former| job.attempt(AttemptNo(former)));
     former.map_or_else(String::new, last_words)
 }
 
-/// What the output of a job says at the end of an attempt that another one follows.
+/// The text in a job's output at the end of an attempt that is followed by another one.
 fn last_words(attempt: &Attempt) -> String {
     let n = attempt.n;
     let place = attempt.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();

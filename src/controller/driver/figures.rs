@@ -1,4 +1,4 @@
-//! What a control node counts of its jobs and passes, for operators. Nothing is decided by it.
+//! A control node's counters of its jobs and passes, for operators. No decision depends on them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use crate::controller::core::{JobKind, JobState};
 use crate::controller::store::{JobRow, Store};
 use crate::counters::{ControllerCounters, Durations};
 
-/// The numbers since the driver started.
+/// The counters since the driver started.
 #[derive(Debug, Default)]
 pub(in crate::controller) struct Figures {
-    /// Locked for arithmetic alone.
+    /// Locked only for arithmetic.
     finished: Mutex<BTreeMap<(JobKind, JobState), u64>>,
     start_delay: Durations,
     events: AtomicU64,
@@ -23,7 +23,7 @@ pub(in crate::controller) struct Figures {
 }
 
 impl Figures {
-    /// The units of a job have shown its end.
+    /// Counts a job whose end was shown by its units.
     pub(super) fn note_end(&self, row: &JobRow) {
         *self.finished.lock().entry((row.kind, row.state)).or_default() += 1;
         self.events.fetch_add(row.events, Ordering::Relaxed);
@@ -32,7 +32,7 @@ impl Figures {
         }
     }
 
-    /// What is counted at the moment; no jobs while the store is away.
+    /// The counters now. Includes no open jobs while the store is away.
     pub(in crate::controller) async fn counters(&self, store: &Store) -> ControllerCounters {
         let (jobs, oldest) = store.open_jobs().await.unwrap_or_default();
         let (reads, writes, fenced) = store.figures();
@@ -54,6 +54,7 @@ impl Figures {
             fenced,
             orphans: read(&self.orphans),
             payload_bytes: read(&self.payload_bytes),
+            ..ControllerCounters::default()
         }
     }
 }

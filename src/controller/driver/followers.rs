@@ -1,6 +1,6 @@
-//! Units here of jobs whose output is on another control node: they show the job's row, and copy the output. A copy is
-//! complete when its length and hash are those in the row, and not before, however long that takes: until then the unit
-//! runs. Only who drives the job, and holders of a complete copy, are sources.
+//! Units on this node whose job's output is on another control node. They show the job's row and copy the output. A
+//! copy is complete only when its length and hash match those in the row; until then the unit counts as running,
+//! however long that takes. Only the control node that drives the job, and nodes with a complete copy, are sources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,15 @@ use super::base::Base;
 use super::measure::measure;
 use super::publisher::Publisher;
 use crate::controller::core::{InstanceName, JobId, OutputEnd};
-use crate::controller::output::OutputPart;
-use crate::controller::peer::{PeerError, PeerStream, PeerVerb};
-use crate::controller::store::{Error, JobDetail, Kept};
+use crate::controller::peer::{PeerError, PeerStream, PeerVerb, WantedOutput};
+use crate::controller::store::{Error, JobRecord, Kept};
 use crate::os::back_off::BackOff;
 use crate::work::jobs::{JobOutput, JobUnit};
 
-/// Between two looks at a job.
-const LOOK: Duration = Duration::from_millis(500);
-/// Between two tries to get more of its output.
-const FETCH_RETRY: BackOff = BackOff::new(LOOK, Duration::from_secs(10));
+/// The pause between two looks at a job.
+const JOB_EVERY: Duration = Duration::from_millis(500);
+/// The pauses between tries to get more of its output.
+const FETCH_RETRY: BackOff = BackOff::new(JOB_EVERY, Duration::from_secs(10));
 
 /// Copies the output of a job to its units here, attempt by attempt.
 pub(super) struct Copier {
@@ -30,19 +29,19 @@ pub(super) struct Copier {
     stream: Option<PeerStream>,
     to: Option<JobOutput>,
     from: Option<InstanceName>,
-    /// A piece has come from the stream.
+    /// A piece has arrived from the stream.
     is_fruitful: bool,
-    /// It has come to its end: there may be more behind it.
+    /// The stream has ended; there may be more output after it.
     has_ended: bool,
-    /// How often in a row a source had nothing to give, or something else: another one is asked then.
+    /// How often in a row a source failed, had nothing, or had other bytes. After a failure another source is asked.
     failures: u32,
-    /// When it is.
+    /// When to ask again after a failure.
     retry: Option<Instant>,
-    /// What all that is here was found to be.
+    /// The length and hash of the output here, once measured.
     measured: Option<OutputEnd>,
-    /// What is here has another hash than the output.
+    /// The copy here is not the output, as measured.
     is_wrong: bool,
-    /// What the unit shows meanwhile.
+    /// What the unit shows while the output is copied.
     told: String,
 }
 
@@ -73,14 +72,14 @@ impl Copier {
         self.retry = Some(Instant::now() + FETCH_RETRY.after(self.failures));
     }
 
-    /// Follows a job until all of its output is here, or is lost, or this node drives it.
+    /// Follows a job until its output is complete here or lost, or this node drives the job.
     pub(super) async fn copy(mut self) {
         let job = self.job;
         let mut changes = self.base().store.changes();
         changes.mark_changed();
-        let mut ticks = interval(LOOK);
+        let mut ticks = interval(JOB_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut known: Option<JobDetail> = None;
+        let mut known: Option<JobRecord> = None;
         let mut looked = Instant::now();
         loop {
             let Some(unit) = self.publisher.first_unit(job) else { return };
@@ -92,7 +91,7 @@ impl Copier {
                     Ok(detail) => {
                         let is_final = detail.row.state.is_final();
                         let is_own = detail.row.controller_node.as_ref() == Some(&self.base().node);
-                        // Who drives it, or has to say how its output ends, copies nothing.
+                        // The node that drives the job, or has to determine how its output ends, copies nothing.
                         if is_own && (!is_final || detail.output_end().is_none()) {
                             return;
                         }
@@ -115,15 +114,16 @@ impl Copier {
                         Ok(told) => self.show_copying(detail, told).await,
                         Err(why) => return self.publisher.lose_output(detail, &why).await,
                     },
-                    Err(error) => tracing::debug!(%job, %error, "an output is compared later"),
+                    Err(error) => tracing::debug!(%job, %error, "cannot compare an output yet, trying again"),
                 }
             }
             self.copy_some(&unit, known.as_ref(), &mut ticks).await;
         }
     }
 
-    /// Whether a unit has all of the output of a job that has ended. Notes that, once it was compared.
-    async fn has_all(&mut self, detail: &JobDetail, unit: &JobUnit) -> Result<bool, Error> {
+    /// Whether a unit has the whole output of a job that has ended. If a comparison has shown this, stores that the
+    /// unit has it.
+    async fn has_all(&mut self, detail: &JobRecord, unit: &JobUnit) -> Result<bool, Error> {
         let (id, size) = (unit.id().as_str(), unit.output_size());
         if detail.is_whole(&self.base().node, id, size) {
             return Ok(true);
@@ -148,11 +148,11 @@ impl Copier {
         Ok(true)
     }
 
-    /// Where the output of a job that has ended comes from, for people.
+    /// Where the output of a job that has ended is fetched from, as a text for people.
     ///
     /// # Errors
-    /// It is lost.
-    fn where_it_is(&self, detail: &JobDetail) -> Result<String, String> {
+    /// Why it is lost.
+    fn where_it_is(&self, detail: &JobRecord) -> Result<String, String> {
         let sources = self.sources(detail);
         let why = match (&detail.output_lost, sources.first(), detail.output_end()) {
             (Some(node), _, _) => format!("its output was on {node}"),
@@ -163,14 +163,14 @@ impl Copier {
         Err(format!("output lost: job {} is {}, and {why}", detail.row.id, detail.row.state.name()))
     }
 
-    async fn show_copying(&mut self, detail: &JobDetail, told: String) {
+    async fn show_copying(&mut self, detail: &JobRecord, told: String) {
         if told != self.told && self.publisher.show_running(detail, &told).await.is_ok() {
             self.told = told;
         }
     }
 
     /// The control nodes from which the output of a job may be copied.
-    fn sources(&self, detail: &JobDetail) -> Vec<InstanceName> {
+    fn sources(&self, detail: &JobRecord) -> Vec<InstanceName> {
         let owner = detail.row.controller_node.iter();
         let mut sources: Vec<&InstanceName> = match detail.output_end() {
             None => owner.collect(),
@@ -190,7 +190,7 @@ impl Copier {
     async fn copy_some(
         &mut self,
         unit: &JobUnit,
-        detail: Option<&JobDetail>,
+        detail: Option<&JobRecord>,
         ticks: &mut tokio::time::Interval,
     ) {
         let sources = detail.map(|detail| self.sources(detail)).unwrap_or_default();
@@ -210,13 +210,13 @@ impl Copier {
                 self.from = Some(from.clone());
                 match self.open_next(detail, unit, from).await {
                     Ok(Some(stream)) => (self.stream, self.is_fruitful) = (Some(stream), false),
-                    // It may have more soon.
+                    // The source may have more soon.
                     Ok(None) if !is_over => {}
                     Ok(None) => self.fail(),
                     Err(error) => {
                         self.fail();
                         let job = detail.row.id;
-                        tracing::debug!(%job, %from, %error, "the output of a job is not fetched yet");
+                        tracing::debug!(%job, %from, %error, "cannot fetch the output of a job yet");
                     }
                 }
             }
@@ -233,7 +233,7 @@ impl Copier {
                         }
                     }
                 }
-                // Its attempt or its job has ended, or it was broken off.
+                // The attempt or the job has ended, or the stream broke off.
                 Ok(None) => {
                     (self.stream, self.has_ended) = (None, true);
                     if is_over && !self.is_fruitful {
@@ -241,7 +241,7 @@ impl Copier {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(unit = %unit.id(), %error, "an output is fetched again from where it stopped");
+                    tracing::debug!(unit = %unit.id(), %error, "an output broke off, fetching the rest of it");
                     self.stream = None;
                     if is_over {
                         self.fail();
@@ -252,11 +252,11 @@ impl Copier {
         }
     }
 
-    /// What follows in the output of a job behind what is here, to the end of an attempt; `None` if the source has no more
-    /// so far. What is here goes if it is no beginning of what the source has.
+    /// Opens the part of a job's output that follows the copy here, up to the end of an attempt; `None` if the source
+    /// has no more yet. Deletes the copy if it is not the beginning of the source's output.
     async fn open_next(
         &mut self,
-        detail: &JobDetail,
+        detail: &JobRecord,
         unit: &JobUnit,
         from: &InstanceName,
     ) -> Result<Option<PeerStream>, PeerError> {
@@ -264,8 +264,8 @@ impl Copier {
         let Some(peers) = publisher.base.peers.get() else { return Err(PeerError::NoHolder) };
         let refused = |why: &str| PeerError::Refused { node: from.clone(), why: why.to_owned() };
         let ask = |part| peers.ask(from, PeerVerb::Output(part), detail.row.id);
-        let there = ask(OutputPart { from: u64::MAX, follow: false, attempt: None }).await?.0;
-        // From here on nobody else writes, and what a former follower was about to write is there.
+        let there = ask(WantedOutput { from: u64::MAX, follow: false, attempt: None }).await?.0;
+        // From here on nobody else writes, and a former follower has finished its last write.
         unit.write_copy(unit.extra().output_attempt).await;
         let (size, known) = (unit.output_size(), unit.extra());
         let end = detail.output_end();
@@ -297,12 +297,13 @@ impl Copier {
         }
         self.to = Some(to);
         let from = size.saturating_sub(start.unwrap_or(0));
-        Ok(Some(ask(OutputPart { from, follow: true, attempt }).await?.1))
+        Ok(Some(ask(WantedOutput { from, follow: true, attempt }).await?.1))
     }
 }
 
-/// Whether the same attempts begin at the same bytes of two outputs, of which the first `size` are there: as far as that is
-/// known, which is of the latest ones. One that has printed nothing begins where the next one does.
+/// Whether the same attempts begin at the same bytes of two outputs, within the first `size` bytes. Only the starts of
+/// the latest attempts are known and compared. An attempt that printed nothing begins where the next one does, and is
+/// not compared.
 fn begin_alike(one: &BTreeMap<u32, u64>, other: &BTreeMap<u32, u64>, size: u64) -> bool {
     let by_start = |starts: &BTreeMap<u32, u64>| -> BTreeMap<u64, u32> {
         starts.iter().map(|(attempt, start)| (*start, *attempt)).collect()

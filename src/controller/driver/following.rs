@@ -1,5 +1,5 @@
-//! The unit of an attempt, followed to its end: its output goes to the job's, the store learns what comes of it, and a cancel
-//! is passed on.
+//! Follows the unit of an attempt to its end: adds its output to the job's, tells the store what happens, and passes a
+//! cancel on.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use super::end::{conclude, words_before};
 use super::output::AttemptOutput;
 use super::world::{ChildNews, ChildStream};
 use crate::controller::core::{Attempt, ChildEnd, Driven, Duty, FinalStatus, Job, Progress};
-use crate::controller::store::{Error, JobDetail};
+use crate::controller::store::{Error, JobRecord};
 
-/// How long the store's counters may lag behind what came.
+/// How far the store's counters may lag behind the output.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// How long the store need not know that a unit was accepted: that of one that ends sooner is saved with its end.
+/// How long to wait before telling the store that a unit was accepted: if the unit ends sooner, both are saved at once.
 const TELL_AFTER: Duration = Duration::from_millis(100);
 
 /// An attempt whose unit was followed to its end.
 pub(super) struct Followed {
     /// The last status of its stream.
     pub(super) status: Option<FinalStatus>,
-    /// What its end made of the job.
-    pub(super) now: JobDetail,
+    /// The job after the end.
+    pub(super) now: JobRecord,
 }
 
-/// How far a unit was followed.
+/// A unit while it is followed.
 pub(super) struct Following<'a> {
     task: &'a mut AttemptTask,
     attempt: &'a Attempt,
@@ -35,20 +35,20 @@ pub(super) struct Following<'a> {
     stream: Box<dyn ChildStream>,
     /// The store knows that it was accepted.
     is_running: bool,
-    /// Since when it was, if the store does not know.
+    /// Since when it has been accepted, if the store does not know yet.
     accepted: Option<Instant>,
     is_cancelled: bool,
-    /// Its node said last that it does not have it, and may yet run it.
+    /// The last news was that its node does not have the unit but may still run it.
     is_missing: bool,
-    /// Since when there is something that the store does not count yet.
+    /// Since when there has been output that the store has not counted.
     uncounted: Option<Instant>,
 }
 
 /// What is next.
 enum FollowStep {
-    /// To look what has come since.
+    /// Check again what to do.
     Look,
-    /// The unit has ended: how, and its Detail.
+    /// The unit has ended: how it ended, and its Detail.
     End(ChildEnd, String),
     /// There is nothing to follow any more.
     Over,
@@ -58,7 +58,7 @@ impl<'a> Following<'a> {
     /// Goes on with an attempt's output where an earlier process stopped.
     ///
     /// # Errors
-    /// What is there of it cannot be read or cut.
+    /// The output that is already here cannot be read or cut.
     pub(super) async fn begin(
         task: &'a mut AttemptTask,
         job: &Job,
@@ -66,7 +66,7 @@ impl<'a> Following<'a> {
     ) -> Result<Self, Error> {
         let (on, unit) = (task.on.clone(), attempt.unit.to_string());
         let words = words_before(job, task.n);
-        // A full disk makes the output wait, and a cancel may have come before.
+        // Lets `obeying` see a cancel that has already come, because on a full disk the output may wait for long.
         task.duty.mark_changed();
         let begun =
             AttemptOutput::begin(&on.base.store, on.publisher.first_unit(job.id), job, task.n, &words);
@@ -86,7 +86,7 @@ impl<'a> Following<'a> {
         })
     }
 
-    /// Follows the unit to its end, and reports it. Returns nothing if there is nothing to follow any more.
+    /// Follows the unit to its end and reports the end. Returns `None` if there is nothing to follow any more.
     pub(super) async fn follow(mut self) -> Result<Option<Followed>, Error> {
         self.note_status();
         loop {
@@ -102,14 +102,14 @@ impl<'a> Following<'a> {
     async fn next(&mut self) -> Result<FollowStep, Error> {
         let duty = *self.task.duty.borrow_and_update();
         match duty {
-            // It may yet start there, and nobody waits for that.
+            // The unit may still start on its node, but nobody waits for that.
             Duty::Cancel if self.is_missing => {
                 return self.task.conclude_absent().await.map(|_| FollowStep::Over);
             }
             Duty::Cancel if !std::mem::replace(&mut self.is_cancelled, true) => {
                 self.task.cancel(self.unit.clone());
             }
-            // It is lost, until there is news of it.
+            // The attempt counts as lost until there is news of it.
             Duty::Ask => self.is_running = false,
             // An operator declared its node dead.
             Duty::Release | Duty::Nothing => return Ok(FollowStep::Over),
@@ -136,7 +136,7 @@ impl<'a> Following<'a> {
             ChildNews::Accepted => {}
             ChildNews::Missing => {
                 let (store, id, n) = (&self.task.on.base.store, self.task.id, self.task.n);
-                // Nobody can send it any more, and its node says that it has not got it.
+                // Nobody can send the unit any more, and its node says that it does not have it.
                 if !store.may_have_been_sent(id, n).await? {
                     return self.task.conclude_absent().await.map(|_| FollowStep::Over);
                 }
@@ -145,7 +145,7 @@ impl<'a> Following<'a> {
                 self.task.report(move |job, now| job.on_missing(n, now)).await?;
             }
             ChildNews::Output(bytes) => {
-                // What an attempt that counts no longer writes is read, and thrown away.
+                // The output of an attempt that no longer counts is read and discarded.
                 if !matches!(*self.task.duty.borrow(), Duty::Cancel) || self.task.is_current().await? {
                     self.task.obeying(&self.unit, self.output.push(bytes)).await?;
                     self.note_status();
@@ -157,17 +157,17 @@ impl<'a> Following<'a> {
         Ok(FollowStep::Look)
     }
 
-    /// The unit has ended like that.
+    /// Handles the end of the unit.
     async fn end(mut self, end: ChildEnd, detail: String) -> Result<Option<Followed>, Error> {
         let (on, id, n) = (self.task.on.clone(), self.task.id, self.task.n);
         if on.publisher.published.awaits(id) {
-            // Its loss has decided the job, and the unit ended before this was heard.
+            // The loss of the attempt has decided the job, and the unit ended before this task was notified.
             self.show_decided().await?;
         }
         let was_asked_for = self.attempt.progress == Progress::Lost || self.attempt.sender != on.base.node;
         let is_not_there = end == ChildEnd::Refused || (end == ChildEnd::Unknown && was_asked_for);
         if is_not_there && !self.is_running && self.accepted.is_none() {
-            // Its node does not have it, so it does not run.
+            // The node does not have the unit, so the unit does not run.
             return self.task.conclude_absent().await.map(|_| None);
         }
         if let (ChildEnd::Unsent, Some(node)) = (end, &self.attempt.node) {
@@ -175,7 +175,7 @@ impl<'a> Following<'a> {
         }
         self.output.parser.finish();
         if end.is_gone() && self.output.parser.final_status().is_none() && self.task.is_lost().await? {
-            // It is over, so another one may follow.
+            // The attempt is over, so another one may follow.
             return self.task.conclude_absent().await.map(|_| None);
         }
         let parser = &self.output.parser;
@@ -185,14 +185,14 @@ impl<'a> Following<'a> {
             accepted.map_or(Ok(()), |before| job.on_accepted(n, now - before))?;
             job.on_ended(n, &evidence, now)
         };
-        // Of a unit that is gone others may have more than could be read here, unless it was read to its end line.
+        // If the unit is gone before its end line was read, others may have more of its output than this node.
         let is_read = !end.is_gone() || parser.has_ended();
         let written = is_read.then_some(&mut self.output);
         let now = conclude(&on, id, n, written, report).await?;
         Ok(Some(Followed { status, now }))
     }
 
-    /// Has the store know that the attempt was accepted, if it was. Returns whether it was.
+    /// Tells the store that the attempt was accepted, if it was. Returns whether it was.
     async fn tell_accepted(&mut self) -> Result<bool, Error> {
         let Some(since) = self.accepted else { return Ok(false) };
         let (before, n) = (since.elapsed(), self.task.n);
@@ -201,7 +201,7 @@ impl<'a> Following<'a> {
         Ok(true)
     }
 
-    /// Has the store count what came.
+    /// Updates the store's counters.
     async fn count(&mut self) {
         let (on, id) = (&self.task.on, self.task.id);
         let figures = self.output.figures(false).await;
@@ -210,11 +210,11 @@ impl<'a> Following<'a> {
         if has_recap && saved.is_ok() {
             self.output.parser.forget_recap();
         }
-        // A job that has ended counts no more.
+        // Other errors are final, because the counters of a job that has ended do not change any more.
         self.uncounted = matches!(saved, Err(Error::Away(_))).then(Instant::now);
     }
 
-    /// A final status decides, also if its node is lost before the unit ends.
+    /// Notes a final status: it decides the job even if the node is lost before the unit ends.
     fn note_status(&self) {
         if self.output.parser.final_status().is_some() {
             let evidence = self.output.parser.evidence(ChildEnd::Failed, "its node was lost".to_owned());
@@ -222,8 +222,8 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// The attempt is lost, and has decided its job: what of its output was held back for a retry comes before the end is
-    /// shown.
+    /// Shows the end of a job that a lost attempt has decided. The output that was held back for a retry is written
+    /// first.
     async fn show_decided(&mut self) -> Result<(), Error> {
         let (on, id, n) = (&self.task.on, self.task.id, self.task.n);
         let detail = on.base.store.detail(id).await?;
@@ -236,7 +236,7 @@ impl<'a> Following<'a> {
     }
 }
 
-/// So long after that; never, if there is no such time.
+/// Waits until `after` has passed from `since` on; forever if `since` is `None`.
 async fn until_due(since: Option<Instant>, after: Duration) {
     match since {
         Some(since) => sleep_until(since + after).await,

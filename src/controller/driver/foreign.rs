@@ -1,5 +1,5 @@
-//! Children that are here, of jobs that another control node drives: after a takeover, or because this node is an instance
-//! as well. Owns which of them are left alone, and which are forgotten.
+//! Children on this node of jobs that another control node drives: after a takeover, or because this node is an
+//! instance as well. Decides which of them to leave alone and which to forget.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::work::ChildUnit;
 
 pub(in crate::controller) struct Foreign {
     base: Arc<Base>,
-    /// Those that run here. Locked for a look or an entry.
+    /// The children that run here. Locked only to read or change entries.
     here: Mutex<BTreeSet<String>>,
 }
 
@@ -22,9 +22,10 @@ impl Foreign {
         Self { base, here: Mutex::default() }
     }
 
-    /// Children of jobs that another control node drives: those elsewhere are forgotten here, nothing is sent to their
-    /// nodes, and their pods stay. Those that run here may be cancelled by that control node. One of which nothing is expected
-    /// any more is an orphan, and housekeeping releases it: it may have come late to its node, and nobody else knows that.
+    /// Forgets the children of jobs that another control node drives. Children that run elsewhere are forgotten here
+    /// without asking their nodes, and their pods stay. Children that run here stay, and the other control node may
+    /// cancel them. A child from which nothing is expected any more is an orphan: housekeeping releases it, because it
+    /// may have reached its node late, and nobody else knows of it.
     pub(super) async fn forget(&self) -> Result<(), Error> {
         let mut children = self.base.children.list();
         children.retain(|child| child.id.install == self.base.install);
@@ -40,7 +41,7 @@ impl Foreign {
                 (false, false) => drop(self.here.lock().insert(unit)),
                 (false, true) if self.is_swept(&id).await? => {}
                 (false, true) => {
-                    tracing::info!(unit, %owner, "another control node drives this child: it is forgotten here");
+                    tracing::info!(unit, %owner, "another control node drives this child now, forgetting it here");
                     self.base.children.forget(unit).await;
                 }
             }

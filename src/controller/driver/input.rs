@@ -1,5 +1,5 @@
-//! What the child of a job reads: the runner's stream as the client sent it, with its first line changed and a project
-//! put in if the header asks for that.
+//! What the child of a job reads: the runner's stream as the client sent it, but with its first line changed where
+//! necessary, and with the job's project inserted after this line.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -15,18 +15,18 @@ use crate::controller::credentials::{CredentialName, Credentials, RegistryLogin}
 use crate::controller::header::Header;
 use crate::controller::projects::{Held, search_paths};
 use crate::controller::refusal::LINE_LIMIT;
-use crate::controller::store::{Error, JobDetail};
+use crate::controller::store::{Error, JobRecord};
 use crate::controller::stream::KwargsChange;
 use crate::work::jobs::is_header;
 
 /// The key of the kwargs that names an image.
 const IMAGE: &str = "container_image";
 
-/// What can be done about an attempt that is to be sent.
+/// What was prepared for an attempt that is to be sent.
 pub(super) enum Prepared {
-    /// Its unit reads this. The project stays on disk until it was sent.
+    /// What its unit reads, and the project, which is kept on disk until the unit has been sent.
     Ready(ChildInput, Option<Held>),
-    /// It cannot be sent. The ending, and what the job explains.
+    /// It cannot be sent: the attempt's ending, and the job's explanation.
     Impossible(Ending, String),
     /// It must not be sent any more.
     Unwanted,
@@ -38,10 +38,10 @@ impl Prepared {
     }
 }
 
-/// What the child of a job reads. It takes as long as the sync of its project.
+/// Prepares what the child of a job reads, which may include a sync of its project.
 pub(super) async fn input(
     on: &Attempts,
-    detail: &JobDetail,
+    detail: &JobRecord,
     header: &Header,
     attempt: &Attempt,
     duty: &mut watch::Receiver<Duty>,
@@ -83,17 +83,17 @@ pub(super) async fn input(
     })
 }
 
-/// What is to become of a payload.
+/// How to change a payload.
 struct Wanted {
     header: Header,
     credentials: Credentials,
     in_pod: bool,
-    /// The only hosts that it shall run on; all of them without any.
+    /// The only hosts to run on; empty for all.
     limit: Vec<String>,
 }
 
 impl Wanted {
-    /// Finds the runner's stream in a payload, rewrites its first line if that is wanted, and puts the project behind it.
+    /// Finds the runner's stream in a payload, rewrites its first line if necessary, and inserts the project after it.
     fn read(&mut self, path: &Path, project: Option<&Path>) -> Result<ChildInput, String> {
         let broken = |error: std::io::Error| format!("its payload cannot be read: {error}");
         let mut file = BufReader::new(std::fs::File::open(path).map_err(broken)?);
@@ -115,7 +115,7 @@ impl Wanted {
             return Ok(ChildInput { head: Vec::new(), files: vec![(path.to_owned(), kwargs_at)] });
         }
         let kwargs = if is_header { line(&mut from)? } else { first };
-        // A pod's image is pulled before anything runs in it.
+        // A pod's stream needs no login, because the pod's image is pulled before anything runs in the pod.
         let login = match registry.filter(|_| !self.in_pod) {
             Some(name) => Some(self.login(&name, &kwargs)?),
             None => None,
@@ -127,7 +127,7 @@ impl Wanted {
         Ok(ChildInput { head, files })
     }
 
-    /// The login for the image that the header names, else the stream.
+    /// The login for the image that the header names, or else for the image that the stream names.
     fn login(&self, name: &CredentialName, kwargs: &[u8]) -> Result<RegistryLogin, String> {
         let stream = || {
             let line: Value = serde_json::from_slice(kwargs).ok()?;
@@ -135,7 +135,7 @@ impl Wanted {
         };
         let image = self.header.runner.as_ref().and_then(|runner| runner.image.clone()).or_else(stream);
         let image = image
-            .ok_or_else(|| format!("runner.registry: {name} is for an image, and the job names none"))?;
+            .ok_or_else(|| format!("runner.registry: {name} is for an image, but the job names none"))?;
         self.credentials.registry(name, &image).map_err(|error| error.to_string())
     }
 }

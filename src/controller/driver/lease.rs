@@ -1,7 +1,7 @@
-//! This control node's lease: while it holds, the node acts; while it cannot be renewed, the node starts, cancels and
-//! releases nothing, and goes on reading. A lease that was taken is replaced by a new one, under which the node gives up
-//! what others drive now. Jobs of a lost control node are taken over here, too. Who is lost, the core decides, by what this
-//! node has watched.
+//! This control node's lease. While the lease is valid, the node acts; while it cannot be renewed, the node starts,
+//! cancels and releases nothing, but goes on reading. If the lease was taken away, the node takes a new one, under
+//! which it gives up what others drive now. It also takes over the jobs of lost control nodes; the core decides who is
+//! lost, from what this node has observed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::STORE_RETRY;
-use super::base::Base;
+use super::base::{Base, STORE_RETRY};
 use super::own_lease::OwnLease;
 use crate::controller::core::{ChildId, Duty, Fence, Lease, LeaseWatch, OnLoss, Standing};
-use crate::controller::store::{Error, Registry, Sending};
+use crate::controller::store::{Error, InstanceRegistry, Sending};
 
-/// What keeps the lease. What it knows of it is in `own`.
+/// Keeps the lease. `own` is what this process knows of it.
 pub(in crate::controller) struct LeaseKeeper {
     base: Arc<Base>,
     pub(super) own: OwnLease,
@@ -26,7 +25,7 @@ impl LeaseKeeper {
         Self { base, own: OwnLease::new(fence) }
     }
 
-    /// What this node writes with.
+    /// The fence with which this node writes to the store.
     pub(super) fn fence(&self) -> Fence {
         self.own.fence()
     }
@@ -36,7 +35,7 @@ impl LeaseKeeper {
         self.own.may_act(&self.base.times())
     }
 
-    /// Whether an attempt may be sent, as the store says: this node drives its job, and it is wanted.
+    /// Whether an attempt may be sent: asks the store whether this node drives the job and the attempt is wanted.
     ///
     /// # Errors
     /// The lease was taken, or could not be renewed, or the store is away.
@@ -48,24 +47,24 @@ impl LeaseKeeper {
         Ok(sent)
     }
 
-    /// Why the controller of this node has stopped, unless it works again.
+    /// Why the controller of this node has stopped; `None` if it works.
     pub(in crate::controller) fn halted(&self) -> Option<String> {
         self.own.halted()
     }
 
-    /// Renews the lease until the driver runs, which does that itself. Never ends.
+    /// Renews the lease while the driver does not run yet; a running driver does it itself. Never ends.
     pub(in crate::controller) async fn keep_lease(&self) {
         loop {
             sleep(self.base.options().timers.heartbeat).await;
             if let Err(error) = self.base.store.heartbeat(self.fence(), self.base.times(), Vec::new()).await {
-                tracing::debug!(%error, "the lease is not renewed while the controller starts");
+                tracing::debug!(%error, "cannot renew the lease while the controller is starting");
             }
         }
     }
 
-    /// A write was fenced. Goes on with the same lease if that is not why, and with a new one if it was taken. While
-    /// another process lives with it, this one has no controller. `give_up` is called before a lease is taken, or left to
-    /// another process: what runs under the former one ends.
+    /// Recovers after a write was fenced. If this node still has its lease, it goes on with it; if the lease was taken
+    /// away, it takes a new one. While another process has a newer lease of this node, this process has no controller.
+    /// Calls `give_up` before taking a lease or leaving it to another process, to end what runs under the former lease.
     pub(super) async fn recover(&self, give_up: impl Fn()) {
         let mut watch = LeaseWatch::default();
         loop {
@@ -77,8 +76,9 @@ impl LeaseKeeper {
                     match self.take_lease().await {
                         Ok(()) => return,
                         Err(error) => {
-                            tracing::warn!(%error, "there is no new lease yet");
-                            // There may be, and then it was this node that changed it.
+                            tracing::warn!(%error, "cannot take a new lease yet");
+                            // The lease may have been taken all the same. Then the change came from this node, not from
+                            // another process.
                             watch = LeaseWatch::default();
                         }
                     }
@@ -100,7 +100,7 @@ impl LeaseKeeper {
                 }
                 Ok(Standing::Replaced) => {}
                 Ok(Standing::Unclear) => {}
-                Err(error) => tracing::debug!(%error, "the lease cannot be looked at"),
+                Err(error) => tracing::debug!(%error, "cannot read the lease"),
             }
             sleep(STORE_RETRY.min(self.base.options().timers.heartbeat)).await;
         }
@@ -118,27 +118,27 @@ impl LeaseKeeper {
 
     async fn take_lease(&self) -> Result<(), Error> {
         let options = self.base.options();
-        // It was not this node that failed.
+        // If the store went back, this node has not failed, so its jobs go on.
         let on_loss = if self.own.has_gone_back() { OnLoss::TakeOver } else { options.on_loss };
         let fence = self.base.store.start_owner(self.base.node.clone(), self.base.times(), on_loss).await?;
-        tracing::warn!(epoch = %fence.epoch, "the lease was taken: a new one begins");
+        tracing::warn!(epoch = %fence.epoch, "the node lost its lease and took a new one");
         self.own.replace(fence);
         Ok(())
     }
 
-    /// The controller of this node has stopped for good.
+    /// Stores that the controller of this node has stopped for good.
     pub(super) async fn tell_unavailable(&self, why: &str) {
         let (name, errors) = (self.base.node.clone(), vec![format!("its controller has stopped: {why}")]);
-        let change = move |registry: &mut Registry, now| {
+        let change = move |registry: &mut InstanceRegistry, now| {
             registry.instance_mut(&name)?.instance.on_unhealthy(errors.clone(), now);
             Ok(())
         };
         if let Err(error) = self.base.store.change_registry(None, change).await {
-            tracing::warn!(%error, "the store does not know that the controller of this node has stopped");
+            tracing::warn!(%error, "cannot store that the controller of this node has stopped");
         }
     }
 
-    /// Lets children act as long as the lease was renewed in time. The store may hang meanwhile.
+    /// Lets children act while the lease is renewed in time, and stops them otherwise, even if the store hangs.
     pub(super) async fn keep_tenure(self: Arc<Self>) {
         let mut renewals = self.own.renewals();
         let mut did_act = false;
@@ -148,7 +148,7 @@ impl LeaseKeeper {
             let mut look_again = None;
             if may_act && !did_act {
                 let is_known = self.withhold_unwanted().await.unwrap_or_else(|error| {
-                    tracing::debug!(%error, "children wait until it is known which of them are wanted");
+                    tracing::debug!(%error, "cannot find out which children are still wanted, they all wait");
                     false
                 });
                 look_again = Some(STORE_RETRY).filter(|_| !is_known);
@@ -161,7 +161,7 @@ impl LeaseKeeper {
                         "the lease is not renewed: nothing is started, cancelled or released until it is"
                     );
                 }
-                (false, true) => tracing::info!("the lease holds: the controller acts"),
+                (false, true) => tracing::info!("the lease is valid: the controller may act"),
                 (true, true) | (false, false) => {}
             }
             did_act = may_act;
@@ -175,8 +175,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// A cancel that was saved while nothing could be sent is known to the children before they are: none of them starts
-    /// after it. Returns false if the lease is another one by now.
+    /// Withholds the cancelled children before any child may act: a cancel may have been saved while nothing could be
+    /// sent, and a cancelled child must not start any more. Returns false if the lease has changed meanwhile.
     async fn withhold_unwanted(&self) -> Result<bool, Error> {
         let fence = self.fence();
         for job in self.base.store.driven(fence.clone()).await? {
@@ -194,17 +194,17 @@ impl LeaseKeeper {
     /// When to look again whether this node may still act.
     fn time_left(&self) -> Option<Duration> {
         let left = self.own.time_left(&self.base.times())?;
-        // Timers stand still while the machine is suspended, and the lease does not.
+        // Timers stand still while the machine is suspended, but the lease does not.
         Some(left.min(STORE_RETRY) + Duration::from_millis(1))
     }
 
-    /// Takes over the jobs of a lost control node; each goes to the control node that is fit for it.
+    /// Takes over the jobs of a lost control node. Each job goes to a control node that can own it.
     pub(super) async fn take_over(&self, lost: Lease) -> Result<(), Error> {
         let (on_loss, node) = (self.base.options().on_loss, lost.node.clone());
         let moved = self.base.store.take_over(self.fence(), lost, on_loss).await?;
         self.base.figures.takeovers.fetch_add(1, Ordering::Relaxed);
         if !moved.is_empty() {
-            tracing::warn!(lost = %node, jobs = moved.len(), "a control node is lost, and its jobs have new owners");
+            tracing::warn!(lost = %node, jobs = moved.len(), "a control node is lost, its jobs have new owners");
         }
         Ok(())
     }

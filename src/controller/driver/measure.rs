@@ -1,4 +1,4 @@
-//! The length and the hash of an output, of what is being written and of what is on disk. It does not know whose it is.
+//! The length and the hash of an output that is being written or is on disk. Does not know whose output it is.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -31,33 +31,24 @@ impl Measure {
         self.bytes
     }
 
-    /// The output, if nothing more comes.
+    /// The length and the hash of the output, if it ends here.
     pub(super) fn end(&self) -> OutputEnd {
         OutputEnd { bytes: self.bytes, hash: Some(self.hasher.clone().finalize64()) }
     }
 }
 
-/// Measures the output of a unit, which is durable then: somebody may rely on it.
-///
-/// # Errors
-/// It cannot be read.
+/// Makes the output of a unit durable first, because others may rely on the result, and then measures it.
 pub(super) async fn measure(unit: &JobUnit) -> Result<OutputEnd, Error> {
     keep(unit).await?;
     read(unit, Measure::default(), Measure::add).await.map(|measured| measured.end())
 }
 
 /// Makes the output of a unit durable.
-///
-/// # Errors
-/// The disk's.
 pub(super) async fn keep(unit: &JobUnit) -> Result<(), Error> {
     unit.sync_output().await.map_err(|source| Error::File { path: unit.output(), source })
 }
 
-/// Reads the output of a unit, piece by piece: it may be long, and whoever waits for it has other things to do.
-///
-/// # Errors
-/// It cannot be read.
+/// Reads the output of a unit piece by piece on another thread, because it may be long.
 pub(super) async fn read<T: Send + 'static>(
     unit: &JobUnit,
     into: T,

@@ -1,16 +1,17 @@
-//! One control node's part: it looks at the mesh, has passes made, and drives the jobs that it owns. One task, here, decides
-//! what is due; four parts do it, each with state of its own, which has its own locks:
+//! The driver of one control node: looks at the mesh, makes passes, and drives the jobs that the node owns. One task,
+//! in this file, decides what is due. Four parts do the work; each has its own state and locks:
 //!
-//! - `lease` (and `own_lease`): whether this node may act. It renews the lease, and finds out what was lost with it.
-//! - `placer` (`discovery`, `candidates`, `presence`, `turn`): what concerns all jobs. `checks`: the instances' health.
-//! - `attempts` (`tasks`): a task for each attempt of this node's jobs. `attempt`: its way, from `dispatch` (`request`: its
-//!   unit; `input`: what that reads, with the project that `sync` fetches; `pods`: that of a container group) by `following`
-//!   (`output`: what it adds to its job's output; `measure`: the length and hash of that) to its `end`.
-//! - `publisher` (`published`, `shown`): what the units of jobs show. `followers`: those of jobs that another control node
+//! - `lease` (and `own_lease`): whether this node may act. Renews the lease, and recovers from its loss.
+//! - `placer` (`discovery`, `candidates`, `presence`, `turn`): what concerns all jobs. `checks`: the health of instances.
+//! - `attempts` (`tasks`): a task for each attempt of this node's jobs. `attempt` is this task: `dispatch` sends the
+//!   attempt's unit, `following` follows the unit, and `end` saves the attempt's end. `request` describes the unit,
+//!   `pods` describes the unit of a container group, and `input` prepares what the unit reads, with the project from
+//!   `sync`. `output` writes to the job's output, and `measure` determines an output's length and hash.
+//! - `publisher` (`published`, `shown`): what the units of jobs show. `followers`: the units of jobs that another control node
 //!   drives.
 //!
-//! `base` is what they stand on, `world` what they do to mesh and units. `foreign` and `forgotten` are about children that
-//! other control nodes have, or nobody knows.
+//! `base` holds what all parts use. `world` has the traits for the mesh and for units. `foreign` handles children of
+//! jobs that another control node drives, and `forgotten` handles children that the store has forgotten.
 
 mod attempt;
 mod attempts;
@@ -51,37 +52,33 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::attempts::Attempts;
-use self::base::Base;
-pub use self::base::SharedOptions;
+use self::base::{Base, STORE_RETRY};
 pub use self::candidates::Candidate;
 use self::checks::Checks;
 use self::discovery::Sightings;
 use self::figures::Figures;
 use self::foreign::Foreign;
-pub(in crate::controller) use self::forgotten::sent;
+pub(in crate::controller) use self::forgotten::{sent, unknown_of};
 use self::lease::LeaseKeeper;
 use self::placer::Placer;
 use self::publisher::{Publisher, UnitHere};
-pub use self::request::parsed;
 pub use self::shown::rfc3339;
-use self::world::{Children, Mesh};
+use self::world::{Children, MeshView};
 use super::core::{Duty, Fenced, InstanceName, Job};
-use super::options::ControllerOptions;
+use super::options::{ControllerOptions, SharedOptions};
 use super::projects::ProjectCache;
 use super::store::{Error, Look, Store};
 use crate::work::jobs::JobUnit;
 
-/// The least time between two looks at everything.
+/// The shortest time between two looks at everything.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
-/// The least time between two looks for instances whose health is to be checked.
+/// The time between two looks for instances whose health is to be checked.
 const CHECKS: Duration = Duration::from_secs(1);
-/// How long a store that is away is left alone.
-const STORE_RETRY: Duration = Duration::from_secs(1);
-/// As many failures in that time end the controller of this node.
+/// This many failures within `FAILURES_WITHIN` stop the controller of this node.
 const FAILURES: usize = 3;
 const FAILURES_WITHIN: Duration = Duration::from_secs(300);
 
-/// What drives the jobs of one control node.
+/// Drives the jobs of one control node.
 pub struct JobDriver {
     pub(super) node: InstanceName,
     pub(super) store: Store,
@@ -94,7 +91,8 @@ pub struct JobDriver {
     pub(super) attempts: Arc<Attempts>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) foreign: Foreign,
-    /// Held by a submission from its row to its unit, so that no attempt of a job starts before its unit is known.
+    /// Held by a submission from the moment its row is stored until its unit is known, so that no attempt of the job
+    /// starts before that.
     pub(super) entering: Arc<RwLock<()>>,
 }
 
@@ -105,15 +103,12 @@ impl std::fmt::Debug for JobDriver {
 }
 
 impl JobDriver {
-    /// Takes this node's lease; its jobs continue, or fail if the options say so.
-    ///
-    /// # Errors
-    /// Those of the store.
+    /// Takes this node's lease. The node's jobs continue, or fail if the options say so.
     pub async fn start(
         node: InstanceName,
         store: Store,
         settings: SharedOptions,
-        mesh: Arc<dyn Mesh>,
+        mesh: Arc<dyn MeshView>,
         children: Arc<dyn Children>,
         projects: ProjectCache,
     ) -> Result<Arc<Self>, Error> {
@@ -121,7 +116,7 @@ impl JobDriver {
         let fence = store.start_owner(node.clone(), options.timers.of_leases(), options.on_loss).await?;
         let install = store.install_id().await?;
         let install = install.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        let install = install.ok_or_else(|| Error::Corrupt("install_id in meta is no number".into()))?;
+        let install = install.ok_or_else(|| Error::Corrupt("install_id in meta is not a number".into()))?;
         let base = Arc::new(Base {
             node: node.clone(),
             store: store.clone(),
@@ -157,14 +152,14 @@ impl JobDriver {
         self.base.options()
     }
 
-    /// The settings are others by now; what runs goes on.
+    /// Applies changed settings. Running jobs go on.
     pub fn on_settings(&self) {
         self.base.wake.notify_one();
     }
 
-    /// Works until it is stopped, or stops for good because it fails again and again. The node goes on without it. If the
-    /// store has lost its last commits, it returns the units of jobs, none of which may be known any more: it is to run again
-    /// once they follow their jobs.
+    /// Works until stopped, or until it has failed too often; the node then goes on without its controller. If the
+    /// store has lost its last commits, returns the units of all jobs, because the store may no longer know these jobs.
+    /// The caller runs the driver again once the units follow their jobs again.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Option<Vec<JobUnit>> {
         let keeper = tokio::spawn(self.lease.clone().keep_tenure());
         let units = tokio::select! {
@@ -181,7 +176,7 @@ impl JobDriver {
         units
     }
 
-    /// Until the store has lost its last commits.
+    /// Works until the store has lost its last commits.
     ///
     /// # Errors
     /// Why it stops for good.
@@ -202,7 +197,7 @@ impl JobDriver {
                 // It panicked.
                 Err(error) => error.to_string(),
             };
-            tracing::error!(why = failure, "the controller starts again");
+            tracing::error!(why = failure, "the controller failed, starting it again");
             failures.retain(|at| at.elapsed() < FAILURES_WITHIN);
             failures.push(Instant::now());
             if failures.len() >= FAILURES {
@@ -215,7 +210,7 @@ impl JobDriver {
         }
     }
 
-    /// Until it is fenced.
+    /// Works until a write is fenced.
     async fn work(self: &Arc<Self>) -> Result<Infallible, Fenced> {
         let mut store = self.store.changes();
         let mut mesh = self.base.mesh.changes();
@@ -226,7 +221,7 @@ impl JobDriver {
             ticks
         };
         let (mut timers, mut measured) = (self.options().timers, None);
-        // Instances change less often than jobs do.
+        // Health checks have their own ticks, because instances change less often than jobs.
         let (mut checks, mut is_checked) = (ticks(CHECKS), false);
         let (mut heartbeat, mut poll) = (ticks(timers.heartbeat), ticks(timers.poll));
         while !retry_unless_fenced(self.settle(&mut sightings).await)? {
@@ -235,7 +230,8 @@ impl JobDriver {
         loop {
             tokio::select! {
                 biased;
-                // First: after a pause of the whole machine the lease is renewed before anything needs it.
+                // Comes first, so that the lease is renewed before anything needs it after the whole machine was
+                // suspended.
                 _ = heartbeat.tick() => {
                     retry_unless_fenced(self.placer.beat(&mut sightings).await)?;
                 }
@@ -269,7 +265,7 @@ impl JobDriver {
                 }
                 let mut look = self.look().await?;
                 if look.has_pending {
-                    // Another one waits for its turn: heartbeats come first.
+                    // A further pass waits for the next round, because heartbeats come first.
                     if self.placer.pass().await? {
                         self.base.wake.notify_one();
                     }
@@ -287,7 +283,7 @@ impl JobDriver {
         }
     }
 
-    /// The first thing under a lease: what others drive now is given up, before anything is sent.
+    /// The first step under a lease: gives up what others drive now, before anything is sent.
     async fn settle(&self, sightings: &mut Sightings) -> Result<(), Error> {
         self.foreign.forget().await?;
         for (job, owner) in self.store.owners_of(self.publisher.published.jobs()).await? {
@@ -300,7 +296,7 @@ impl JobDriver {
 
     async fn look_around(&self) -> Result<(), Error> {
         if let Some(job) = self.store.lost(self.publisher.published.jobs()).await?.first() {
-            tracing::warn!(%job, "the store has lost its last commits: a job that was stored is not there");
+            tracing::warn!(%job, "the store has lost its last commits: a job that was stored is missing");
             self.lease.own.note_lost_commits();
             return Err(Error::Fenced(Fenced(self.lease.fence())));
         }
@@ -308,15 +304,15 @@ impl JobDriver {
         self.publisher.show_pending().await
     }
 
-    /// Of a store that is not shared nobody else changes anything.
+    /// Asks about shown jobs only if the store is shared, because otherwise nobody else changes them.
     async fn look(&self) -> Result<Look, Error> {
         let shown = if self.store.is_shared() { self.publisher.published.jobs() } else { Vec::new() };
         self.store.look(self.lease.fence(), shown).await
     }
 
-    /// Ensures that each attempt of these jobs, which are this node's, has a task, and tells it its duty.
+    /// Gives each attempt that has a duty a task, and tells the task the duty. This node drives these jobs.
     async fn attend(&self, driven: Vec<Job>) -> Result<(), Error> {
-        // Whoever was making one of them has given it its unit.
+        // Waits until all submissions under way have given their jobs their units.
         drop(self.entering.write().await);
         self.publisher.published.keep_shown(&driven.iter().map(|job| job.id).collect());
         for job in &driven {
@@ -331,7 +327,7 @@ impl JobDriver {
             for (n, duty) in duties {
                 match duty {
                     Duty::Nothing => self.attempts.dismiss(job.id, n),
-                    // Its output would be lost: a later look may find a place for it.
+                    // Waits for a later look, because there is no unit yet that takes the attempt's output.
                     Duty::Send | Duty::Follow | Duty::Ask if unit == UnitHere::Impossible => {}
                     Duty::Send | Duty::Follow | Duty::Cancel | Duty::Ask | Duty::Release => {
                         self.attempts.assign(job.id, n, duty);
@@ -343,7 +339,7 @@ impl JobDriver {
     }
 }
 
-/// A task that ends with its handle.
+/// A task that is aborted when its handle is dropped.
 struct Aborting<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for Aborting<T> {
@@ -352,8 +348,8 @@ impl<T> Drop for Aborting<T> {
     }
 }
 
-/// False on an error that a retry may cure: until then this control node goes on with what it has. One that is fenced has
-/// nothing left to do.
+/// Returns false on an error that a retry may cure; until then this control node goes on with what it has. Fails only
+/// if a write was fenced, because then the work under this lease is over.
 fn retry_unless_fenced(result: Result<(), Error>) -> Result<bool, Fenced> {
     match result {
         Ok(()) => Ok(true),

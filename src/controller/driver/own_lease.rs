@@ -1,5 +1,5 @@
-//! What this process knows of its own lease, and of those of other control nodes, by its own clock. It asks no store, and
-//! decides nothing about jobs.
+//! What this process knows of its own lease and of other control nodes' leases, by its own clock. Does not ask the
+//! store, and decides nothing about jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub(super) struct OwnLease {
     clock: MachineClock,
     /// `None` before the first heartbeat of a lease.
     tenure: watch::Sender<Option<Tenure>>,
-    /// Locked for a look or an entry.
+    /// The leases that heartbeats have read. Locked only to read or note them.
     all: Mutex<LeaseWatch>,
     /// The store has lost its last commits, and this lease is to be renewed under a new fence.
     has_gone_back: AtomicBool,
-    /// Why this process has no lease, and none to come, as far as it knows.
+    /// Why this process has no lease and does not expect one.
     halted: Mutex<Option<String>>,
 }
 
@@ -38,7 +38,7 @@ impl OwnLease {
         }
     }
 
-    /// What this node writes with.
+    /// The fence with which this node writes to the store.
     pub(super) fn fence(&self) -> Fence {
         Fence::clone(&self.fence.load())
     }
@@ -47,7 +47,7 @@ impl OwnLease {
         Time(i64::try_from(self.clock.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Changes when it is renewed, or ends.
+    /// Changes when the lease is renewed or ends.
     pub(super) fn renewals(&self) -> watch::Receiver<Option<Tenure>> {
         self.tenure.subscribe()
     }
@@ -56,14 +56,14 @@ impl OwnLease {
         self.tenure.borrow().is_some_and(|tenure| tenure.may_act(self.now(), times))
     }
 
-    /// How long this node may still act, if it was renewed.
+    /// How long this node may still act, if the lease was ever renewed.
     pub(super) fn time_left(&self, times: &LeaseTimes) -> Option<Duration> {
         let tenure = *self.tenure.borrow();
         tenure.map(|tenure| times.blind().saturating_sub(self.now().since(tenure.renewed)))
     }
 
-    /// A heartbeat has renewed it in the store, and has seen all leases. Returns whether the store has lost its last
-    /// commits: until the lease is another one, nothing may be done with it.
+    /// Notes all leases that a heartbeat has read, and this node's own, which it has renewed. Returns whether the store
+    /// has lost its last commits. If so, nothing may be done until there is a new lease.
     pub(super) fn note(&self, all: Vec<Lease>, own: Lease, times: &LeaseTimes) -> bool {
         let now = self.now();
         let mut known = self.all.lock();
@@ -73,12 +73,12 @@ impl OwnLease {
         went_back
     }
 
-    /// The heartbeat was sent then.
+    /// Renews the right to act, counted from the moment at which the heartbeat was sent.
     pub(super) fn renew(&self, sent: Time) {
         self.tenure.send_replace(Some(Tenure { renewed: sent }));
     }
 
-    /// A heartbeat failed: nobody was seen to be silent meanwhile.
+    /// Notes that a heartbeat failed, so that the time since the last one does not count as anybody's silence.
     pub(super) fn interrupt(&self) {
         self.all.lock().interrupt();
     }
@@ -88,12 +88,12 @@ impl OwnLease {
         self.all.lock().lost(self.now(), times)
     }
 
-    /// The control nodes that this one has seen to live.
+    /// The control nodes that this one has seen alive.
     pub(super) fn alive(&self) -> BTreeSet<InstanceName> {
         self.all.lock().alive()
     }
 
-    /// The store has lost commits of which no lease tells.
+    /// Notes that the store has lost commits, although no lease shows it.
     pub(super) fn note_lost_commits(&self) {
         self.has_gone_back.store(true, Ordering::Relaxed);
     }
@@ -102,14 +102,14 @@ impl OwnLease {
         self.has_gone_back.load(Ordering::Relaxed)
     }
 
-    /// A new lease begins.
+    /// Begins a new lease.
     pub(super) fn replace(&self, fence: Fence) {
         self.fence.store(Arc::new(fence));
         self.has_gone_back.store(false, Ordering::Relaxed);
         *self.halted.lock() = None;
     }
 
-    /// It is another one's, or has ended.
+    /// Ends the right to act, because the lease is somebody else's or has ended.
     pub(super) fn end(&self) {
         self.tenure.send_replace(None);
     }

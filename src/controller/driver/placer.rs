@@ -1,5 +1,5 @@
-//! What is done for all jobs: the mesh is looked at, the store learns who is seen and is asked who is lost, and passes are
-//! made. Who is lost and which job goes where, the core decides; this node's own jobs are `attempts`' and `publisher`'s.
+//! The work for all jobs: looks at the mesh, tells the store who is seen, asks it who is lost, and makes passes. The
+//! core decides who is lost and which job goes where; `attempts` and `publisher` handle this node's own jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,17 +43,17 @@ impl Placer {
         Self { base, lease, attempts, publisher, presence, waits, missed_turns }
     }
 
-    /// Returns once an operator has taken a node that discovery found.
+    /// Returns once an operator has enabled or added a node that discovery found.
     pub(super) async fn taken(&self) {
         self.presence.taken().await;
     }
 
-    /// Why this node has placed no jobs for longer than any pass takes.
+    /// Why this node has placed no jobs for too long; `None` if it has had its turn.
     pub(in crate::controller) fn no_turn(&self) -> Option<String> {
         self.missed_turns.why()
     }
 
-    /// This node has had its turn to place jobs, or none.
+    /// Notes whether this node has had its turn to place jobs.
     pub(super) async fn note_turn(&self, had_none: bool) -> Result<(), Error> {
         let too_long = self.base.options().timers.owner_lost_after;
         self.missed_turns.tell(had_none, self.lease.own.now(), too_long, &self.base.store).await
@@ -77,7 +77,7 @@ impl Placer {
         let sent = self.lease.own.now();
         let beat = self.base.store.heartbeat(self.lease.fence(), self.base.times(), seen).await;
         let beat = beat.inspect_err(|_| {
-            // It has seen nobody be silent meanwhile.
+            // The time since the last heartbeat does not count as anybody's silence.
             self.lease.own.interrupt();
             self.presence.interrupt();
         })?;
@@ -87,24 +87,24 @@ impl Placer {
         self.presence.note(beat.sightings, went_back, now, times.blind());
         if went_back {
             tracing::warn!("the store has lost its last commits: the lease is renewed under a new fence");
-            // What this process knows may be more than what is there.
+            // Recovers as after a fenced write, because this process may know more than the store does.
             return Err(Error::Fenced(Fenced(self.lease.fence())));
         }
         self.lease.own.renew(sent);
         Ok(())
     }
 
-    /// An operator took a node that discovery found: the mesh is looked at again.
+    /// Looks at the mesh again, because an operator has enabled or added a node that discovery found.
     pub(in crate::controller) fn look_at_mesh(&self) {
         self.presence.take();
     }
 
-    /// The nodes that discovery found, and nobody has taken.
+    /// The nodes that discovery found and nobody has enabled or added yet.
     pub(in crate::controller) fn found(&self) -> Vec<Candidate> {
         self.presence.found()
     }
 
-    /// What a node would be that is to become an instance: as the mesh knows it, else as discovery found it.
+    /// The type and offer of a node that is to become an instance: as the mesh knows it, or else as discovery found it.
     pub(in crate::controller) async fn known_as(&self, name: &InstanceName) -> Option<(NodeType, Offer)> {
         if let Some(node) = self.base.mesh.nodes().await.into_iter().find(|node| node.name == *name) {
             return Some((
@@ -115,14 +115,14 @@ impl Placer {
         self.presence.found_as(name).map(|found| (found.node_type, found.offer))
     }
 
-    /// How long an instance may stay silent, and how long each of them has.
+    /// How long an instance may be silent, and how long each instance has been silent.
     pub(in crate::controller) fn patience(&self) -> Patience {
         self.presence.patience(self.lease.own.now(), self.base.options().timers.lost_after)
     }
 
     pub(super) async fn beat(&self, sightings: &mut Sightings) -> Result<(), Error> {
         self.observe(sightings).await?;
-        // Before anything that the store may hold up: what was seen is as old as this look.
+        // Comes before anything that may take the store long, because the observations are as old as this look.
         let lost = self.lease.own.lost(&self.base.times());
         let losses =
             self.base.store.judge_losses(self.lease.fence(), self.patience(), self.attempts.said()).await?;
@@ -139,16 +139,16 @@ impl Placer {
             self.lease.take_over(lost).await?;
         }
         self.base.store.remove_drained().await?;
-        // Another pod has another name: this one does not come back.
+        // Lost control nodes in pods do not come back, because a pod's successor has another name.
         if self.base.store.is_shared() && Surroundings::of_process().is_in_pod() {
             for instance in self.base.store.remove_lost_control_nodes().await? {
-                tracing::warn!(%instance, "a lost control node is not registered any more");
+                tracing::warn!(%instance, "removed a lost control node");
             }
         }
         Ok(())
     }
 
-    /// Has a pass made. Returns whether another one should follow at once.
+    /// Makes a pass. Returns whether another one should follow at once.
     pub(super) async fn pass(&self) -> Result<bool, Error> {
         let mut alive = self.lease.own.alive();
         alive.insert(self.base.node.clone());

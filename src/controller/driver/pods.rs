@@ -1,5 +1,5 @@
-//! The units of container groups, and what they need of their cluster. Owns how long a cluster that does not answer is
-//! waited for, and which control node's pod is followed; what a pod looks like is `clusters`' business.
+//! The units of container groups, and what they need in their cluster. Decides how long to wait for a cluster that does
+//! not answer, and which control node's pod to follow. `clusters` knows what a pod looks like.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use crate::os::back_off::BackOff;
 use crate::pods::place::{ClusterError, PodPlace};
 use crate::rpc::OutputBound;
 
-/// Between two tries to write a secret.
+/// The pauses between tries to write a secret.
 const SECRET_RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// How long a secret is tried to be written: as long as a pod may wait for its start.
+/// How long to try to write a secret: as long as a pod may wait for its start.
 const SECRET_WITHIN: Duration = Duration::from_secs(2 * 3600);
 
-/// What pods need.
-pub(in crate::controller) struct Pods {
+/// Prepares what pods need.
+pub(in crate::controller) struct PodNeeds {
     base: Arc<Base>,
 }
 
-impl Pods {
+impl PodNeeds {
     pub(super) fn new(base: Arc<Base>) -> Self {
         Self { base }
     }
 
-    /// The unit of an attempt in a container group that may print so much, or why there can be none.
+    /// The unit of an attempt in a container group, with this limit on its output, or why there can be none.
     pub(super) async fn request(
         &self,
         job: JobId,
@@ -54,7 +54,7 @@ impl Pods {
             far: None,
             pod: None,
         };
-        // What runs already needs neither credential nor definition, which may have changed.
+        // A unit that runs already needs neither the credential nor the definition, which may have changed.
         if self.base.children.known(&request.unit) == Known::Here {
             return Ok(Ok(request));
         }
@@ -64,7 +64,8 @@ impl Pods {
             Err(error) => return Err(error),
         };
         let setup = self.pod_setup();
-        // What runs has been sent, perhaps from here, before another control node drove the job for a while.
+        // If the attempt is more than placed, its unit was sent, perhaps from here before another control node drove
+        // the job for a while.
         let is_inherited = attempt.sender != self.base.node || attempt.progress != Progress::Placed;
         let runner = header.runner.clone();
         let made = in_background(move || setup.child(&group, job, runner.as_ref())).await;
@@ -74,10 +75,10 @@ impl Pods {
             .map_err(named))
     }
 
-    /// Has what a pod needs be in its cluster. Returns early if the attempt is to be cancelled.
+    /// Ensures that what a pod needs is in its cluster. Returns early if the attempt is to be cancelled.
     ///
     /// # Errors
-    /// It is refused, or the API server was away for too long.
+    /// The cluster refuses it, or its API server was away for too long.
     pub(super) async fn prepare(
         &self,
         request: &ChildRequest,
@@ -90,7 +91,11 @@ impl Pods {
             loop {
                 match self.base.children.prepare_pod(pod).await {
                     Err(ClusterError::Passing(cause)) if Instant::now() < give_up => {
-                        tracing::warn!(unit = request.unit, cause, "a pull secret is not written yet");
+                        tracing::warn!(
+                            unit = request.unit,
+                            cause,
+                            "cannot write a pull secret, trying again"
+                        );
                         sleep(pauses.next()).await;
                     }
                     done => return done.map_err(|error| format!("its pull secret: {error}")),
@@ -128,7 +133,7 @@ impl Pods {
         })
     }
 
-    /// The secret of a group as it was, if no group needs it any more: where it is, and its name.
+    /// The place and name of the secret that a group used before, if no group needs this secret any more.
     ///
     /// # Errors
     /// Those of the store, and why the place is not known.
@@ -150,9 +155,6 @@ impl Pods {
     }
 
     /// Deletes a secret.
-    ///
-    /// # Errors
-    /// In the API server's words.
     pub(in crate::controller) async fn delete_secret(
         &self,
         place: PodPlace,
@@ -169,7 +171,7 @@ impl Pods {
     }
 }
 
-/// Credentials are read from disk.
+/// Runs a function that reads credentials from disk, on another thread.
 async fn in_background<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(read).await {
         Ok(read) => read,

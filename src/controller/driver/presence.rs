@@ -1,5 +1,5 @@
-//! Which nodes are there: who sees which instance, by the clock of this process; and the nodes that discovery found. It looks
-//! at no mesh and asks no store.
+//! Which nodes are there: who sees which instance, by the clock of this process, and the nodes that discovery found.
+//! Looks neither at the mesh nor at the store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,19 +7,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::candidates::{Candidate, Candidates};
+use super::candidates::{Candidate, OwnCandidates};
 use crate::controller::core::{InstanceName, Patience, Sighting, SightingKey, SightingWatch, Time};
 
 #[derive(Default)]
 pub(super) struct Presence {
     sightings: Mutex<SightingWatch>,
-    candidates: Mutex<Candidates>,
-    /// An operator took one of them.
+    candidates: Mutex<OwnCandidates>,
+    /// Notified when an operator has enabled or added one of the candidates.
     taken: Notify,
 }
 
 impl Presence {
-    /// What a heartbeat has read of who sees whom. Nothing of before counts if the store has lost its last commits.
+    /// Notes what a heartbeat has read about who sees whom. If the store has lost its last commits, earlier sightings
+    /// do not count.
     pub(super) fn note(
         &self,
         all: Vec<(SightingKey, Sighting)>,
@@ -34,7 +35,7 @@ impl Presence {
         sightings.note(all, now, blind);
     }
 
-    /// A heartbeat failed: nobody was seen to be silent meanwhile.
+    /// Notes that a heartbeat failed, so that the time since the last one does not count as anybody's silence.
     pub(super) fn interrupt(&self) {
         self.sightings.lock().interrupt();
     }
@@ -44,7 +45,7 @@ impl Presence {
         Patience { sightings: self.sightings.lock().clone(), now, lost_after }
     }
 
-    /// Discovery found these; `None` if it is off.
+    /// Notes the nodes that discovery found; `None` if discovery is off.
     pub(super) fn note_found(&self, found: Option<Vec<Candidate>>, registered: &BTreeSet<InstanceName>) {
         let mut candidates = self.candidates.lock();
         match found {
@@ -61,7 +62,7 @@ impl Presence {
         self.candidates.lock().get(name)
     }
 
-    /// An operator took a candidate: the mesh is looked at again.
+    /// Requests a new look at the mesh, because an operator has enabled or added a candidate.
     pub(super) fn take(&self) {
         self.taken.notify_one();
     }

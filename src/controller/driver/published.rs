@@ -1,5 +1,5 @@
-//! The units of this node that show jobs, until they have shown an end; what they have shown last; and the tasks without
-//! which they cannot show an end yet. It decides nothing, and asks no store.
+//! The units of this node that show jobs, until they have shown the end; what they have shown last; and the tasks that
+//! have to finish before they can show the end. Decides nothing, and does not ask the store.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,18 +11,18 @@ use tokio::task::AbortHandle;
 use crate::controller::core::{AttemptNo, Job, JobId};
 use crate::work::jobs::JobUnit;
 
-/// Locks are held for a look or an entry.
+/// Locks are held only to read or change entries.
 #[derive(Default)]
 pub(super) struct Published {
-    /// Of each job the one that has its output first.
+    /// The units of each job; the one that has the output comes first.
     units: Mutex<BTreeMap<JobId, Vec<JobUnit>>>,
-    /// Jobs as they were shown last.
+    /// The jobs, as they were shown last.
     shown: Mutex<BTreeMap<JobId, Job>>,
     /// Jobs whose output is being closed.
     closing: watch::Sender<BTreeSet<JobId>>,
-    /// Jobs of which something runs that the store has forgotten, and that is being ended.
+    /// Jobs with running children that the store has forgotten and that are being ended.
     ending: Mutex<BTreeSet<JobId>>,
-    /// Attempts whose tasks add to the outputs of their jobs before the ends of these are shown.
+    /// Attempts whose tasks still add to their jobs' outputs. The ends of these jobs are shown only after that.
     awaited: Mutex<BTreeSet<(JobId, AttemptNo)>>,
     /// The tasks that copy outputs from other control nodes.
     followers: Mutex<BTreeMap<JobId, AbortHandle>>,
@@ -49,8 +49,8 @@ impl Published {
         units.iter().find(|(_, list)| has(list)).map(|(job, _)| *job)
     }
 
-    /// A unit shows a job from now on. After a restart they come in any order, and the payload and the place in the output
-    /// are those of the one that leads.
+    /// Lets a unit show a job from now on. After a restart the units come in any order. If `leads` is set, the unit's
+    /// payload and its position in the output are used.
     pub(super) fn add(&self, job: JobId, unit: JobUnit, leads: bool) {
         let mut units = self.units.lock();
         let list = units.entry(job).or_default();
@@ -58,7 +58,7 @@ impl Published {
         list.insert(if leads { 0 } else { list.len() }, unit);
     }
 
-    /// A unit shows no job any more.
+    /// Stops a unit from showing its job.
     pub(super) fn remove(&self, unit: &str) {
         self.units.lock().retain(|_, list| {
             list.retain(|one| one.id().as_str() != unit);
@@ -66,7 +66,8 @@ impl Published {
         });
     }
 
-    /// These units of a job have shown its end. One that came meanwhile has not. Says whether all have now.
+    /// Notes that these units of a job have shown its end. Returns whether all units of the job have shown it by now;
+    /// one that was added meanwhile has not.
     pub(super) fn on_end_shown(&self, job: JobId, units: &[JobUnit]) -> bool {
         let mut all = self.units.lock();
         let Entry::Occupied(mut list) = all.entry(job) else { return false };
@@ -78,12 +79,12 @@ impl Published {
         is_over
     }
 
-    /// Takes the units of a job that has no end to show.
+    /// Takes out the units of a job that has no end to show.
     pub(super) fn take(&self, job: JobId) -> Vec<JobUnit> {
         self.units.lock().remove(&job).unwrap_or_default()
     }
 
-    /// Takes all units, and ends what copies outputs for them.
+    /// Takes out all units, and ends the tasks that copy outputs for them.
     pub(super) fn take_all(&self) -> Vec<JobUnit> {
         for (_, task) in std::mem::take(&mut *self.followers.lock()) {
             task.abort();
@@ -92,22 +93,22 @@ impl Published {
         std::mem::take(&mut *self.units.lock()).into_values().flatten().collect()
     }
 
-    /// Units have shown a job as it is here.
+    /// Notes that units have shown a job in this form.
     pub(super) fn note_shown(&self, job: Job) {
         self.shown.lock().insert(job.id, job);
     }
 
-    /// Whether that is news.
+    /// Whether the job has changed since it was shown.
     pub(super) fn is_news(&self, job: &Job) -> bool {
         self.shown.lock().get(&job.id) != Some(job)
     }
 
-    /// Forgets what was shown of other jobs than these.
+    /// Forgets what was shown of all jobs but these.
     pub(super) fn keep_shown(&self, jobs: &BTreeSet<JobId>) {
         self.shown.lock().retain(|id, _| jobs.contains(id));
     }
 
-    /// Returns whether the output of a job was not being closed so far.
+    /// Notes that the output of a job is being closed. Returns false if it already was.
     pub(super) fn begin_closing(&self, job: JobId) -> bool {
         self.closing.send_if_modified(|closing| closing.insert(job))
     }
@@ -116,13 +117,14 @@ impl Published {
         self.closing.send_if_modified(|closing| closing.remove(&job));
     }
 
-    /// Waits until the output of a job is not being closed any more.
+    /// Waits until the output of a job is no longer being closed.
     pub(super) async fn closed(&self, job: JobId) {
         // The sender is here, so this cannot fail.
         drop(self.closing.subscribe().wait_for(|closing| !closing.contains(&job)).await);
     }
 
-    /// Returns whether what the store has forgotten of a job was not being ended so far.
+    /// Notes that the children of a job that the store has forgotten are being ended. Returns false if they already
+    /// were.
     pub(super) fn begin_ending(&self, job: JobId) -> bool {
         self.ending.lock().insert(job)
     }
@@ -131,7 +133,7 @@ impl Published {
         self.ending.lock().remove(&job);
     }
 
-    /// The end of a job is not shown before [`Self::await_no_more`].
+    /// Holds back the end of a job until [`Self::await_no_more`].
     pub(super) fn await_output(&self, of: (JobId, AttemptNo)) {
         self.awaited.lock().insert(of);
     }
@@ -145,7 +147,7 @@ impl Published {
         self.awaited.lock().iter().any(|(job, _)| *job == id)
     }
 
-    /// Has a task copy the output of a job, unless there is one.
+    /// Starts a task that copies the output of a job, unless there is one.
     pub(super) fn follow(&self, job: JobId, start: impl FnOnce() -> AbortHandle) {
         self.followers.lock().entry(job).or_insert_with(start);
     }

@@ -1,5 +1,5 @@
-//! The units of jobs show what becomes of these: the job's row, and its end only once all of its output is here. Where that is
-//! on another control node, `followers` copies it.
+//! Shows the state of jobs in their units. A unit shows its job's row, but the end only once the whole output is here.
+//! If the output is on another control node, `followers` copies it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,21 +8,19 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::STORE_RETRY;
-use super::base::Base;
+use super::base::{Base, STORE_RETRY};
 use super::followers::Copier;
 use super::forgotten::{Forgotten, left_behind};
 use super::lease::LeaseKeeper;
 use super::output::{held, writer};
 use super::published::Published;
-use super::request::parsed;
 use super::shown::report;
 use crate::controller::core::{Attempt, AttemptNo, InstanceName, Job, JobId, JobKind, JobState};
-use crate::controller::store::{Error, JobDetail, JobFilter, Kept, PAGE_MAX};
+use crate::controller::store::{Error, JobRecord, JobSelection, Kept, PAGE_MAX};
 use crate::rpc::UnitState;
-use crate::work::jobs::{JobReport, JobUnit};
+use crate::work::jobs::{JobUnit, ShownJob};
 
-/// How long the end of a job is waited for whose output has to be closed first.
+/// How long to wait for the end of a job whose output has to be closed first.
 const CLOSED_WITHIN: Duration = Duration::from_millis(50);
 
 pub(in crate::controller) struct Publisher {
@@ -34,11 +32,11 @@ pub(in crate::controller) struct Publisher {
 /// Whether a job has a unit here that takes its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnitHere {
-    /// It has what it had: a unit, or no need of one.
+    /// As before: it has a unit, or needs none.
     AsBefore,
-    /// It has got one.
+    /// A unit was made.
     Made,
-    /// It needs one, and cannot have it yet.
+    /// It needs a unit but cannot have one yet.
     Impossible,
 }
 
@@ -47,10 +45,7 @@ impl Publisher {
         Arc::new(Self { base, lease, published: Published::default() })
     }
 
-    /// A unit follows the job that was just made of its payload: nobody else has anything of it.
-    ///
-    /// # Errors
-    /// Those of the store.
+    /// Lets a unit follow the job that was just made from its payload. Nobody else has any part of that job yet.
     pub(in crate::controller) async fn attach_first(
         self: &Arc<Self>,
         job: JobId,
@@ -62,10 +57,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// A unit that the store knows as the job's follows it from now on. If the job has ended, it shows that at once.
-    ///
-    /// # Errors
-    /// Those of the store.
+    /// Lets a unit follow a job from now on; the store knows of this already. If the job has ended, the unit shows its
+    /// end at once.
     pub(in crate::controller) async fn attach(
         self: &Arc<Self>,
         job: JobId,
@@ -89,13 +82,13 @@ impl Publisher {
             self.follow_elsewhere(job);
             return Ok(());
         }
-        // Only now does it get what changes.
+        // The unit gets changes only from here on, so it first shows the present state.
         self.show(job).await?;
         self.base.wake.notify_one();
         Ok(())
     }
 
-    /// Of these units of a job, the one here that knows of its latest attempt. Others share its output.
+    /// Among these units of a job, the one on this node that knows the latest attempt. The others share its output.
     pub(in crate::controller) fn leading(&self, holders: &[(InstanceName, String)]) -> Option<JobUnit> {
         let own = holders.iter().filter(|(node, _)| *node == self.base.node);
         let units = own.filter_map(|(_, unit)| self.base.children.job_unit(unit));
@@ -107,27 +100,24 @@ impl Publisher {
         self.published.first(job)
     }
 
-    /// The units here that show jobs and no end so far.
+    /// The units here that show jobs and have not shown the end yet.
     pub(in crate::controller) fn shown_units(&self) -> BTreeMap<String, JobId> {
         let units = |job| self.published.units(job).into_iter().map(move |unit| (unit.id().to_string(), job));
         self.published.jobs().into_iter().flat_map(units).collect()
     }
 
-    /// The job of a unit, if it has not shown its end.
+    /// The job of a unit, if the unit has not shown the job's end yet.
     pub(in crate::controller) fn job_of(&self, unit: &str) -> Option<JobId> {
         self.published.job_of(unit)
     }
 
-    /// A unit that is deleted follows no job any more.
+    /// Stops a deleted unit from following its job.
     pub(in crate::controller) fn detach(&self, unit: &str) {
         self.published.remove(unit);
     }
 
-    /// Has the units of a job show its row as it is now, but its end only once all of its output is here: if it is not,
-    /// it is fetched.
-    ///
-    /// # Errors
-    /// Those of the store.
+    /// Shows a job's row in its units as it is now, but the end only once the whole output is here. Otherwise the
+    /// output is fetched.
     pub(in crate::controller) async fn show(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
         if self.first_unit(job).is_none() {
             return Ok(());
@@ -138,8 +128,8 @@ impl Publisher {
         }
     }
 
-    /// As [`Self::show`] with a row that was just read or written.
-    pub(super) async fn show_detail(self: &Arc<Self>, detail: &JobDetail) -> Result<(), Error> {
+    /// Like [`Self::show`], with a row that was just read or written.
+    pub(super) async fn show_detail(self: &Arc<Self>, detail: &JobRecord) -> Result<(), Error> {
         let job = detail.row.id;
         let units = self.units_of(detail);
         let Some(first) = units.first() else { return Ok(()) };
@@ -166,9 +156,9 @@ impl Publisher {
         Ok(())
     }
 
-    /// Has what runs of a job end that the store has forgotten, before the job's end is shown: nobody else knows of it. Says
-    /// whether there is any.
-    fn ends_left_behind(self: &Arc<Self>, detail: &JobDetail, first: &JobUnit) -> bool {
+    /// Ends the children of a job that the store has forgotten, before the job's end is shown, because nobody else
+    /// knows them. Returns whether there are any.
+    fn ends_left_behind(self: &Arc<Self>, detail: &JobRecord, first: &JobUnit) -> bool {
         let left = left_behind(&first.extra(), &detail.job);
         if left.is_empty() {
             return false;
@@ -178,7 +168,8 @@ impl Publisher {
             let children: Vec<String> = left.iter().map(|sent| sent.child.to_string()).collect();
             let unit = first.clone();
             let ended = Forgotten::new(self.base.clone()).end_each(first.clone(), words, left);
-            // Their nodes may be away for long, and nobody's store stays open for that.
+            // A weak reference, because the children's nodes may be away for long, and this task must not keep the
+            // store open meanwhile.
             let this = Arc::downgrade(self);
             tokio::spawn(async move {
                 let has_ended = ended.await;
@@ -188,18 +179,18 @@ impl Publisher {
                 let Some(this) = this.upgrade() else { return };
                 this.published.end_ending(job);
                 if has_ended && let Err(error) = this.show(job).await {
-                    tracing::warn!(%job, %error, "a unit does not show the end of its job");
+                    tracing::warn!(%job, %error, "cannot show in a unit that its job has ended");
                 }
             });
         }
         true
     }
 
-    /// Has the output of a job end where it is, if the job's end was not that of an attempt, but a loss. A full disk makes
-    /// that wait, and the loop that shows jobs must not.
-    async fn end_output(self: &Arc<Self>, detail: JobDetail, units: Vec<JobUnit>) {
+    /// Closes and measures the output of a job that ended by a loss and not by the end of an attempt. A task does this,
+    /// because a full disk must not delay the loop that shows jobs.
+    async fn end_output(self: &Arc<Self>, detail: JobRecord, units: Vec<JobUnit>) {
         let job = detail.row.id;
-        // What is not read to its end is read first.
+        // An output that was not read to its end is read first.
         if detail.job.attempts.last().is_none_or(Attempt::has_unread_output)
             || !self.published.begin_closing(job)
         {
@@ -209,10 +200,10 @@ impl Publisher {
         let ending = tokio::spawn(async move {
             while let Err(error) = this.measure_output(&detail, &units).await {
                 match error {
-                    // Somebody else's affair by now.
+                    // Another control node is responsible by now.
                     Error::Fenced(_) => break,
                     Error::NoJob(_) if this.end_deleted(job).await.is_ok() => break,
-                    error => tracing::warn!(%job, %error, "the end of a job is shown later"),
+                    error => tracing::warn!(%job, %error, "cannot show the end of a job yet, trying again"),
                 }
                 sleep(STORE_RETRY).await;
             }
@@ -221,18 +212,19 @@ impl Publisher {
         let _full = timeout(CLOSED_WITHIN, ending).await;
     }
 
-    /// Waits until the output of a job ends where it is, if it has to: what made it may be released then.
+    /// Waits until the output of a job is closed and measured, if that is due. After that the unit that printed it may
+    /// be released.
     pub(super) async fn output_ended(self: &Arc<Self>, job: JobId) -> Result<(), Error> {
         self.show(job).await?;
         self.published.closed(job).await;
         Ok(())
     }
 
-    async fn measure_output(self: &Arc<Self>, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
+    async fn measure_output(self: &Arc<Self>, detail: &JobRecord, units: &[JobUnit]) -> Result<(), Error> {
         let Some(n) = detail.job.attempts.last().map(|last| last.n) else { return Ok(()) };
         let row = &detail.row;
         let closes = detail.job.closes_output();
-        // No attempt writes behind its end.
+        // No attempt may write after the end.
         let held = match writer(&self.base.store, &units[0], &detail.job, AttemptNo(u32::MAX)).await? {
             Some(output) => Some(held(&output, Some(row.explanation.as_str()).filter(|_| closes)).await?),
             None => None,
@@ -248,36 +240,36 @@ impl Publisher {
         }
     }
 
-    /// Has the units of a job that has ended show that they run on, as they have not got its output yet.
-    pub(super) async fn show_running(&self, detail: &JobDetail, why: &str) -> Result<(), Error> {
+    /// Shows the units of an ended job as running, because they do not have the whole output yet.
+    pub(super) async fn show_running(&self, detail: &JobRecord, why: &str) -> Result<(), Error> {
         let child_type = self.child_type_of(detail).await?;
         for unit in self.units_of(detail) {
-            let JobReport { extra, .. } = report(detail, &child_type, unit.extra());
-            unit.report(JobReport { state: UnitState::Running, detail: why.to_owned(), extra }).await;
+            let ShownJob { extra, .. } = report(detail, &child_type, unit.extra());
+            unit.report(ShownJob { state: UnitState::Running, detail: why.to_owned(), extra }).await;
         }
         Ok(())
     }
 
     /// The units here that show a job.
-    fn units_of(&self, detail: &JobDetail) -> Vec<JobUnit> {
+    fn units_of(&self, detail: &JobRecord) -> Vec<JobUnit> {
         let mut units = self.published.units(detail.row.id);
         units.retain(|unit| detail.is_shown_by(&self.base.node, unit.id().as_str()));
         units
     }
 
-    /// The work type of its latest attempt.
-    async fn child_type_of(&self, detail: &JobDetail) -> Result<String, Error> {
+    /// The work type of a job's latest attempt.
+    async fn child_type_of(&self, detail: &JobRecord) -> Result<String, Error> {
         match detail.job.attempts.last() {
             Some(attempt) => self.base.child_type(attempt).await,
             None => Ok(String::new()),
         }
     }
 
-    /// Has units show a row as it is.
-    async fn report_to(&self, detail: &JobDetail, units: &[JobUnit]) -> Result<(), Error> {
+    /// Shows a row in units as it is.
+    async fn report_to(&self, detail: &JobRecord, units: &[JobUnit]) -> Result<(), Error> {
         let (job, child_type) = (detail.row.id, self.child_type_of(detail).await?);
         if detail.row.state.is_final() {
-            // Each may be the one that is left of them.
+            // Each unit gets the output, because any of them may be the only one left later.
             for unit in units.iter().skip(1) {
                 unit.share_output(&units[0]).await;
             }
@@ -297,7 +289,7 @@ impl Publisher {
             }
             let is_own = detail.row.controller_node.as_ref() == Some(&self.base.node);
             let is_noted_later = is_own && detail.job.attempts.iter().any(|attempt| !attempt.swept);
-            for unit in units.iter().filter(|_| parsed(detail).is_ok_and(|header| !header.rerun)) {
+            for unit in units.iter().filter(|_| detail.parsed_header().is_ok_and(|header| !header.rerun)) {
                 match is_noted_later {
                     true => drop(self.drop_payload_file(job, unit).await),
                     false => self.drop_payload(job, unit).await?,
@@ -307,8 +299,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// The units here of a job that had its payload, and have it no more.
-    pub(super) fn without_payload(&self, detail: &JobDetail) -> Vec<String> {
+    /// The units here that no longer have the job's payload, although the store notes it for them.
+    pub(super) fn without_payload(&self, detail: &JobRecord) -> Vec<String> {
         let has_none =
             |unit: &String| self.base.children.job_unit(unit).is_none_or(|unit| !unit.has_payload());
         let held =
@@ -319,7 +311,7 @@ impl Publisher {
     /// Deletes the payload in a unit of a job, and the store's note of it.
     ///
     /// # Errors
-    /// Those of the store. A disk that refuses is asked again by housekeeping.
+    /// Those of the store. If the disk refuses, housekeeping tries again.
     pub(in crate::controller) async fn drop_payload(&self, job: JobId, unit: &JobUnit) -> Result<(), Error> {
         if !self.drop_payload_file(job, unit).await {
             return Ok(());
@@ -328,19 +320,16 @@ impl Publisher {
         self.base.store.let_go_unit(self.base.node.clone(), id, &[Kept::Payload]).await.map(drop)
     }
 
-    /// Deletes the payload in a unit of a job, and says whether the disk did.
+    /// Deletes the payload in a unit of a job. Returns whether that succeeded.
     async fn drop_payload_file(&self, job: JobId, unit: &JobUnit) -> bool {
         let dropped = unit.drop_payload().await;
         if let Err(error) = &dropped {
-            tracing::warn!(%job, unit = %unit.id(), %error, "a payload is not deleted yet");
+            tracing::warn!(%job, unit = %unit.id(), %error, "cannot delete a payload yet");
         }
         dropped.is_ok()
     }
 
-    /// Has the units of all jobs show their rows: an operator changed many.
-    ///
-    /// # Errors
-    /// Those of the store.
+    /// Shows the rows of all jobs in their units, because an operator has changed many of them.
     pub(in crate::controller) async fn show_open(self: &Arc<Self>) -> Result<(), Error> {
         for job in self.published.jobs() {
             self.show(job).await?;
@@ -348,8 +337,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Has the units of jobs show an end that another control node decided: of a pending job, any of them may. If that one
-    /// drove the job, its output comes first.
+    /// Shows the ends of jobs that another control node has decided. Any control node may end a pending job. If another
+    /// control node drove the job, the job's output is copied first.
     pub(super) async fn show_ended(
         self: &Arc<Self>,
         ended: Vec<(JobId, Option<InstanceName>)>,
@@ -363,9 +352,9 @@ impl Publisher {
         Ok(())
     }
 
-    /// Has the units of pending jobs show what they wait for.
+    /// Shows in the units of pending jobs what they wait for.
     pub(super) async fn show_pending(self: &Arc<Self>) -> Result<(), Error> {
-        let mut filter = JobFilter { states: vec![JobState::Pending], ..JobFilter::default() };
+        let mut filter = JobSelection { states: vec![JobState::Pending], ..JobSelection::default() };
         loop {
             let page = self.base.store.list(filter.clone(), PAGE_MAX).await?;
             for row in page.jobs {
@@ -381,12 +370,12 @@ impl Publisher {
         }
     }
 
-    /// A job that was submitted elsewhere gets a unit here, which has its output from the first byte on, unless nothing is
-    /// expected of it any more.
+    /// Makes a unit here for a job that was submitted elsewhere, unless nothing is expected from the job any more. The
+    /// unit takes the job's output from the first byte on.
     pub(super) async fn ensure_unit(&self, job: &Job) -> Result<UnitHere, Error> {
         let was_submitted = job.kind != JobKind::ProjectSync;
-        // Also one that is lost, as what is read of it once there is news needs a place, and one that had ended when it
-        // was taken over, before its output was read to the end.
+        // This includes a lost attempt, whose output needs a place once there is news of it. It also includes an
+        // attempt that ended before the job was taken over and whose output was not read to its end.
         let has_output = job.current().is_some_and(|current| {
             if job.state.is_final() { current.has_unread_output() } else { current.is_open() }
         });
@@ -395,7 +384,8 @@ impl Publisher {
         }
         let mut holders = self.base.store.holders(job.id, Kept::Payload).await?;
         holders.extend(self.base.store.holders(job.id, Kept::Output).await?);
-        // Its unit is here, and was released by force or has shown its end; or it was here, and nobody wants it any more.
+        // Either the job had a unit here, which was released by force or has shown the end, or the job has ended and
+        // nobody wants a unit of it any more.
         if holders.iter().any(|(node, _)| *node == self.base.node)
             || (job.state.is_final() && holders.is_empty())
         {
@@ -409,7 +399,7 @@ impl Publisher {
         Ok(UnitHere::Made)
     }
 
-    /// Has the units of a job here copy its output, and show the job's end once they have all of it.
+    /// Starts copying the output of a job to its units here, which show the job's end once they have all of it.
     pub(super) fn follow_elsewhere(self: &Arc<Self>, job: JobId) {
         self.published.follow(job, || {
             let this = self.clone();
@@ -417,20 +407,20 @@ impl Publisher {
                 Copier::new(this.clone(), job).copy().await;
                 this.published.on_followed(job);
                 if let Err(error) = this.show(job).await {
-                    tracing::warn!(%job, %error, "a unit does not show the end of its job");
+                    tracing::warn!(%job, %error, "cannot show in a unit that its job has ended");
                 }
             });
             task.abort_handle()
         });
     }
 
-    /// Whether a follower shows the end of the job once its output is here.
+    /// Whether a follower will show the end of the job once the output is here.
     pub(in crate::controller) fn is_followed(&self, job: JobId) -> bool {
         self.published.is_followed(job)
     }
 
-    /// Ends the units of a job that is not in the store, if it was deleted. If the store has lost it with its last commits
-    /// instead, the next poll notices that, and looks after its units.
+    /// Ends the units of a job that is not in the store, if the job was deleted. If the store has lost it with its last
+    /// commits instead, the next poll notices that and handles its units.
     pub(super) async fn end_deleted(&self, job: JobId) -> Result<(), Error> {
         if self.base.store.lost(vec![job]).await?.is_empty() {
             self.fail_units(job, &format!("job {job} was deleted")).await;
@@ -445,18 +435,18 @@ impl Publisher {
         }
     }
 
-    /// Ends the units of a job whose output nobody has any more. The store says so too, so that all that is said of the job
-    /// is the same.
-    pub(super) async fn lose_output(&self, detail: &JobDetail, why: &str) {
+    /// Ends the units of a job whose output nobody has any more. Stores that too, so that every answer about the job
+    /// agrees.
+    pub(super) async fn lose_output(&self, detail: &JobRecord, why: &str) {
         let job = detail.row.id;
         if let Err(error) = self.base.store.give_up_output(job, self.base.node.clone()).await {
-            tracing::warn!(%job, %error, "that an output is lost is not stored");
+            tracing::warn!(%job, %error, "cannot store that an output was lost");
         }
         self.fail_units(job, why).await;
     }
 
-    /// A client cancels or releases a unit. If all that it waits for is the output of a job that has ended, it ends.
-    /// Returns whether it does.
+    /// Ends a unit that a client cancels or releases, if the job has ended and the unit only waits for its output.
+    /// Returns whether the unit was ended.
     pub(in crate::controller) async fn give_up_fetching(&self, unit: &JobUnit) -> bool {
         let is_fetched = unit.extra().finished.is_some() && !unit.is_final();
         if is_fetched {

@@ -1,10 +1,10 @@
-//! The unit of an attempt: which work type of which node, and with which parameters. What it reads is `input`'s.
+//! Describes the unit of an attempt: its node, work type and parameters. `input` prepares what the unit reads.
 
 use super::attempts::Attempts;
 use super::world::ChildRequest;
 use crate::controller::core::{Attempt, JobId, JobKind};
 use crate::controller::header::Header;
-use crate::controller::store::{Error, JobDetail};
+use crate::controller::store::{Error, JobRecord};
 use crate::rpc::OutputBound;
 use crate::work::SYNC;
 use crate::work::jobs::private_dir;
@@ -13,7 +13,7 @@ use crate::work::run_dir::{KEPT_PLACEHOLDER, PLACEHOLDER};
 /// The unit of an attempt, or why there can be none.
 pub(super) async fn request(
     on: &Attempts,
-    detail: &JobDetail,
+    detail: &JobRecord,
     header: &Header,
     attempt: &Attempt,
 ) -> Result<Result<ChildRequest, String>, Error> {
@@ -29,7 +29,7 @@ pub(super) async fn request(
     let (work_type, directory) = match header.sync.as_ref().filter(|_| is_sync) {
         Some(sync) => (SYNC.to_owned(), on.syncs.directory(job.id, sync)),
         None => {
-            // Made by the node itself where it can: nobody else can be there first.
+            // If possible, the node itself makes the directory, so that nobody else can make it first.
             let place = if header.cleanup { PLACEHOLDER } else { KEPT_PLACEHOLDER };
             (on.base.child_type(attempt).await?, format!("{place}/{}", private_dir(&unit)))
         }
@@ -42,7 +42,7 @@ pub(super) async fn request(
         params.push_str(&format!(" --keepalive-seconds {seconds}"));
     }
     if let Some(sync) = header.sync.as_ref().filter(|_| is_sync) {
-        // The last one says what it may do on this machine.
+        // The last parameter says what the sync may do on this machine.
         params.push_str(&format!(" {}", on.syncs.confinement(job.id, sync)));
     }
     let tls = options.tls_client.clone().filter(|_| offer.tls && !is_own);
@@ -52,7 +52,7 @@ pub(super) async fn request(
     Ok(Ok(ChildRequest { unit, node, work_type, params, run_dir, signed, tls, ttl, max_stdout, far, pod }))
 }
 
-/// How much an attempt of a job may print: what earlier ones have left of what the job may.
+/// How much an attempt of a job may print: the job's limit, less what earlier attempts printed.
 fn job_bound(on: &Attempts, id: JobId, attempt: &Attempt, header: &Header) -> OutputBound {
     let most = on.base.options().bounds.job_output;
     let (most, setting) = match header.output_limit {
@@ -61,18 +61,8 @@ fn job_bound(on: &Attempts, id: JobId, attempt: &Attempt, header: &Header) -> Ou
     };
     let printed = on.publisher.first_unit(id).map_or(0, |unit| {
         let extra = unit.extra();
-        // A node that takes a job over may have a part of this attempt's already.
+        // A node that takes over a job may already have a part of this attempt's output.
         if extra.output_attempt == attempt.n.0 { extra.output_from } else { unit.output_size() }
     });
     OutputBound { bytes: most.saturating_sub(printed), setting: setting.into() }
-}
-
-/// The header of a job.
-///
-/// # Errors
-/// No program of ours wrote it.
-pub fn parsed(detail: &JobDetail) -> Result<Header, Error> {
-    let id = detail.row.id;
-    Header::parse(detail.header.as_bytes())
-        .map_err(|error| Error::Corrupt(format!("header of job {id}: {error}")))
 }

@@ -1,14 +1,15 @@
-//! What the units of jobs show: the job's row, in the form of a unit's status. Pure; when it is shown is `publisher`'s.
+//! What the units of jobs show: the job's row, in the form of a unit's status. Pure; `publisher` decides when it is
+//! shown.
 
 use jiff::Timestamp;
 
 use crate::controller::core::{JobState, Time};
-use crate::controller::store::JobDetail;
+use crate::controller::store::JobRecord;
 use crate::rpc::UnitState;
-use crate::work::jobs::{JobExtra, JobReport};
+use crate::work::jobs::{JobExtra, ShownJob};
 
-/// The row of a job, for a unit that has shown this of it so far.
-pub(super) fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> JobReport {
+/// The row of a job, for a unit that has shown `former` so far.
+pub(super) fn report(detail: &JobRecord, child_type: &str, former: JobExtra) -> ShownJob {
     let row = &detail.row;
     let attempt = detail.job.attempts.last();
     let name = |name: Option<String>| name.unwrap_or_default();
@@ -32,7 +33,7 @@ pub(super) fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> 
         cancel_requested: row.cancel_requested,
         ..former
     };
-    // A unit's state never goes back, so one whose job waits for another attempt goes on running.
+    // A unit's state never goes back, so a unit whose job waits for another attempt stays running.
     let has_run = detail.job.attempts.iter().any(|attempt| attempt.started.is_some());
     let state = match unit_state(row.state) {
         UnitState::Pending if has_run => UnitState::Running,
@@ -45,10 +46,10 @@ pub(super) fn report(detail: &JobDetail, child_type: &str, former: JobExtra) -> 
             row.explanation.clone()
         }
     };
-    JobReport { state, detail, extra }
+    ShownJob { state, detail, extra }
 }
 
-/// The state of a unit whose job is in this one.
+/// The state of a unit whose job is in this state.
 pub(super) const fn unit_state(state: JobState) -> UnitState {
     match state {
         JobState::Pending | JobState::Waiting => UnitState::Pending,
@@ -59,7 +60,7 @@ pub(super) const fn unit_state(state: JobState) -> UnitState {
     }
 }
 
-/// A time of the store for clients.
+/// A time of the store, as clients see it.
 pub fn rfc3339(time: Time) -> String {
     Timestamp::from_millisecond(time.0).unwrap_or_default().to_string()
 }

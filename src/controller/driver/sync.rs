@@ -1,10 +1,12 @@
-//! The project of a job: synced by a job of its own on this node, before the child that needs it is sent.
+//! Syncs the project of a job with a second job on this node, before the child that needs the project is sent.
 //!
-//! That job is not queued, since the job that waits for it holds its place already: two queues that wait for each other
-//! could fill all capacity with waiting. What it does there is `projects`' business.
+//! The second job is not queued, because the job that waits for it already holds its place: two queues that wait for
+//! each other could fill all capacity with waiting jobs. `projects` knows what the second job does.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -20,24 +22,55 @@ use crate::controller::store::{BegunSync, Error, NewSync};
 /// Where a packaged node has its settings and keys.
 const SETTINGS: &str = "/etc/meshd";
 
-/// How far the project of a job is.
+/// Whether the project of a job is here.
 pub(super) enum Project {
     There(Held),
-    /// It cannot be had, for this reason.
+    /// It is not available, for this reason.
     Missing(String),
-    /// Nobody wants it any more.
+    /// The attempt is not to be sent any more.
     Unwanted,
 }
 
-/// Has projects synced.
+/// Syncs projects.
 pub(super) struct Syncs {
     base: Arc<Base>,
     lease: Arc<LeaseKeeper>,
+    awaited: Awaited,
+}
+
+/// The sync that each attempt waits for, by the unit of the attempt.
+#[derive(Default)]
+struct Awaited(Mutex<BTreeMap<String, JobId>>);
+
+/// An attempt waits for a sync until this is dropped.
+struct SyncAwaited<'a> {
+    awaited: &'a Awaited,
+    unit: String,
+}
+
+impl<'a> SyncAwaited<'a> {
+    fn begin(awaited: &'a Awaited, attempt: &Attempt, sync: JobId) -> Self {
+        let unit = attempt.unit.to_string();
+        awaited.0.lock().insert(unit.clone(), sync);
+        Self { awaited, unit }
+    }
+}
+
+impl Drop for SyncAwaited<'_> {
+    fn drop(&mut self) {
+        self.awaited.0.lock().remove(&self.unit);
+    }
 }
 
 impl Syncs {
     pub(super) fn new(base: Arc<Base>, lease: Arc<LeaseKeeper>) -> Self {
-        Self { base, lease }
+        Self { base, lease, awaited: Awaited::default() }
+    }
+
+    /// What an attempt waits for, if that is a sync.
+    pub(super) fn awaited_by(&self, attempt: &Attempt) -> Option<String> {
+        let sync = *self.awaited.0.lock().get(&attempt.unit.to_string())?;
+        Some(format!("Syncing its project (job {sync})"))
     }
 
     /// The project of a job, synced if it has to be.
@@ -53,7 +86,7 @@ impl Syncs {
         }
         let place = self.base.projects.place(sync);
         let url = sync.url.to_string();
-        // What a branch or tag leads to, only the repository knows.
+        // Only the repository knows which commit a branch or tag names.
         let wanted = sync.revision.clone().filter(|revision| is_commit(revision));
         let known = wanted.and_then(|commit| Some((self.base.projects.tree(&place, &commit)?, commit)));
         if let Some((tree, commit)) = known {
@@ -64,11 +97,13 @@ impl Syncs {
         let Some(job) = self.begin_sync(attempt, sync, &place, duty).await? else {
             return Ok(Project::Unwanted);
         };
+        let awaited = SyncAwaited::begin(&self.awaited, attempt, job);
         let Some(state) = self.ended(job, duty).await? else {
             self.base.store.cancel(None, job).await?;
             return Ok(Project::Unwanted);
         };
-        // The answer was deleted if this node was restarted since it was read.
+        drop(awaited);
+        // If an earlier process has read and deleted the answer, the store knows the commit.
         let known = self.base.store.detail(job).await?.revision.map(Ok);
         let answer = place.answer(job.0).or(known);
         let commit = match (state, answer) {
@@ -97,8 +132,8 @@ impl Syncs {
         Ok(tree.map_or_else(missing, Project::There))
     }
 
-    /// Begins the sync that an attempt waits for, after those of the same project. `None` if the attempt is not to be sent
-    /// any more.
+    /// Begins the sync that an attempt waits for, after other syncs of the same project. Returns `None` if the attempt
+    /// is not to be sent any more.
     async fn begin_sync(
         &self,
         attempt: &Attempt,
@@ -117,6 +152,7 @@ impl Syncs {
             match self.base.store.begin_sync(self.lease.fence(), new.clone()).await? {
                 BegunSync::Job(job) => return Ok(Some(job)),
                 BegunSync::After(former) => {
+                    let _awaited = SyncAwaited::begin(&self.awaited, attempt, former);
                     if self.ended(former, duty).await?.is_none() {
                         return Ok(None);
                     }
@@ -125,7 +161,7 @@ impl Syncs {
         }
     }
 
-    /// Waits for the end of a job. `None` as soon as the attempt that waits for it is not to be sent any more.
+    /// Waits for the end of a job. Returns `None` as soon as the attempt that waits for it is not to be sent any more.
     async fn ended(&self, job: JobId, duty: &mut watch::Receiver<Duty>) -> Result<Option<JobState>, Error> {
         let mut changes = self.base.store.changes();
         loop {
@@ -171,7 +207,7 @@ impl Syncs {
         quoted(&json!(confinement).to_string())
     }
 
-    /// Deletes what a sync that has ended needs no more.
+    /// Deletes what a sync no longer needs after its end.
     pub(super) async fn sweep(&self, job: JobId, header: Header) -> Result<(), Error> {
         if let Some(sync) = header.sync {
             let place = self.base.projects.place(&sync);
@@ -194,13 +230,13 @@ impl Syncs {
         let (projects, most) = (self.base.projects.clone(), self.base.options().bounds.project_cache);
         tokio::task::spawn_blocking(move || {
             if let Err(error) = projects.shrink(most) {
-                tracing::warn!(%error, "trees of projects beyond projectcache are not deleted");
+                tracing::warn!(%error, "cannot delete project trees to keep within projectcache");
             }
         });
     }
 }
 
-/// Only a NUL cannot be quoted, and no path has one.
+/// Quoting fails only on a NUL, which no path contains.
 fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| String::new(), |word| word.into_owned())
 }

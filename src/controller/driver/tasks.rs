@@ -1,5 +1,5 @@
-//! Which attempts have a task, and what each has to do: one task for an attempt, however often its duty changes. What a task
-//! does is `attempt`'s.
+//! Which attempts have a task, and the duty of each: one task for an attempt, however often its duty changes. `attempt`
+//! knows what a task does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::task::AbortHandle;
 
 use crate::controller::core::{AttemptNo, Duty, Evidence, JobId};
 
-/// Locked for a look or an entry.
+/// Locked only to read or change entries, and while callbacks run.
 #[derive(Default)]
 pub(super) struct Tasks(Mutex<BTreeMap<(JobId, AttemptNo), Task>>);
 
 struct Task {
     duty: watch::Sender<Duty>,
     abort: AbortHandle,
-    /// What its stream has said, once that has told the final status.
+    /// What its stream has told, once that includes the final status.
     said: Option<Evidence>,
-    /// What that decided is there to be shown.
+    /// Notified when the end that `said` has decided has to be shown.
     decided: Arc<Notify>,
 }
 
@@ -43,34 +43,35 @@ impl Tasks {
         tasks.insert(of, Task { duty, abort, said: None, decided });
     }
 
-    /// An attempt has no duty any more, or its task has ended. There is no other one before `then` has come.
+    /// Removes an attempt's task, because the attempt has no duty any more or the task has ended. No other task begins
+    /// before `then` has returned.
     pub(super) fn remove(&self, of: (JobId, AttemptNo), then: impl FnOnce()) {
         let mut tasks = self.0.lock();
         tasks.remove(&of);
         then();
     }
 
-    /// Ends all tasks where they are, and returns whose they were.
+    /// Aborts all tasks, and returns their attempts.
     pub(super) fn abort_all(&self) -> Vec<(JobId, AttemptNo)> {
         let all = std::mem::take(&mut *self.0.lock());
         all.values().for_each(|task| task.abort.abort());
         all.into_keys().collect()
     }
 
-    /// The stream of an attempt has told the final status.
+    /// Notes that the stream of an attempt has told the final status.
     pub(super) fn note_said(&self, of: (JobId, AttemptNo), evidence: Evidence) {
         if let Some(task) = self.0.lock().get_mut(&of) {
             task.said = Some(evidence);
         }
     }
 
-    /// What the streams have told of which that is known.
+    /// The evidence from the streams that have told the final status.
     pub(super) fn said(&self) -> BTreeMap<(JobId, AttemptNo), Evidence> {
         self.0.lock().iter().filter_map(|(of, task)| Some((*of, task.said.clone()?))).collect()
     }
 
-    /// Has the task of a lost attempt show the end of its job, if what its stream had said decided that. `first` comes
-    /// before the task hears of it.
+    /// If a lost attempt's stream had told the final status, which then decides the job, calls `first` and then
+    /// notifies the attempt's task to show the job's end. Returns whether the task was notified.
     pub(super) fn decide(&self, of: (JobId, AttemptNo), first: impl FnOnce()) -> bool {
         let tasks = self.0.lock();
         let Some(task) = tasks.get(&of).filter(|task| task.said.is_some()) else { return false };

@@ -1,4 +1,5 @@
-//! For how long this node has had no turn to place jobs, because somebody else holds it. It owns what is said of that.
+//! How long this node has had no turn to place jobs because somebody else holds the turn, and what is reported about
+//! it.
 
 use std::time::Duration;
 
@@ -7,19 +8,19 @@ use parking_lot::Mutex;
 use crate::controller::core::Time;
 use crate::controller::store::{Error, Store, TurnHolder};
 
-/// Locked for a look or an entry.
+/// Locked only to read or change the entry.
 #[derive(Debug, Default)]
 pub(super) struct MissedTurns(Mutex<Option<Missed>>);
 
 #[derive(Debug)]
 struct Missed {
     since: Time,
-    /// What was said of it.
+    /// What was reported last.
     why: Option<String>,
 }
 
 impl MissedTurns {
-    /// This node has had its turn, or none. Returns for how long it has had none, once that is `too_long`.
+    /// Notes whether this node has had its turn. Returns how long it has had none, once this is at least `too_long`.
     fn note(&self, had_none: bool, now: Time, too_long: Duration) -> Option<Duration> {
         let mut missed = self.0.lock();
         if !had_none {
@@ -30,12 +31,13 @@ impl MissedTurns {
         Some(now.since(since)).filter(|time| *time >= too_long)
     }
 
-    /// Why this node has placed no jobs for longer than any pass takes.
+    /// Why this node has placed no jobs for too long; `None` if it has had its turn.
     pub(super) fn why(&self) -> Option<String> {
         self.0.lock().as_ref()?.why.clone()
     }
 
-    /// This node has had its turn, or none. Once it has had none for `too_long`, the store is asked who holds it.
+    /// Notes whether this node has had its turn. Once it has had none for `too_long`, asks the store who holds the
+    /// turn, and reports this.
     pub(super) async fn tell(
         &self,
         had_none: bool,
@@ -51,7 +53,7 @@ impl MissedTurns {
         Ok(())
     }
 
-    /// Returns whether it is said for the first time.
+    /// Keeps the report. Returns true for the first one, which the caller logs.
     fn say(&self, why: String) -> bool {
         self.0.lock().as_mut().is_some_and(|missed| missed.why.replace(why).is_none())
     }

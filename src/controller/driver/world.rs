@@ -1,5 +1,5 @@
-//! What the driver does to the world: the mesh that it looks at, and the units that it starts there. Traits only, so
-//! that it can be driven without a mesh.
+//! What the driver sees of the mesh, and what it does to units. Traits only, so that tests run the driver without a
+//! mesh.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::work::{ChildUnit, FarUnit, Leftovers};
 pub struct NodeView {
     /// Its ID.
     pub name: InstanceName,
-    /// There is a way to it.
+    /// There is a route to it.
     pub routed: bool,
     /// The time in its control service's advertisement, in milliseconds of its own clock; `None` without one.
     pub advertised: Option<i64>,
@@ -31,17 +31,17 @@ pub struct NodeView {
 }
 
 /// The mesh, as this node sees it.
-pub trait Mesh: Send + Sync + 'static {
-    /// Every node that is known, this one included.
+pub trait MeshView: Send + Sync + 'static {
+    /// Every known node, including this one.
     fn nodes(&self) -> Act<'_, Vec<NodeView>>;
 
-    /// Changes when they may have.
+    /// Changes when the nodes may have changed.
     fn changes(&self) -> watch::Receiver<u64>;
 
     /// This node has a key that signs work.
     fn signs(&self) -> bool;
 
-    /// Whether a node that is reached with a TLS profile has a certificate that names it.
+    /// Whether nodes that are reached with this TLS profile have to prove their names with their certificates.
     fn proves_names(&self, profile: &str) -> bool;
 }
 
@@ -50,30 +50,30 @@ pub trait Mesh: Send + Sync + 'static {
 pub struct ChildRequest {
     /// Its ID.
     pub unit: String,
-    /// The node that shall run it.
+    /// The node that is to run it.
     pub node: InstanceName,
     /// The work type there.
     pub work_type: String,
     /// Added to the command's arguments.
     pub params: String,
-    /// Where its private directory is made on a node that does not make it.
+    /// The parent of its private directory on a node that provides none.
     pub run_dir: Option<String>,
-    /// It is signed.
+    /// Its submission is signed.
     pub signed: bool,
-    /// Profile for the way there.
+    /// TLS profile for the connection to its node.
     pub tls: Option<String>,
     /// How long its start may take.
     pub ttl: Option<Duration>,
     /// How much it may print.
     pub max_stdout: OutputBound,
-    /// What that node may have of it from an earlier process.
+    /// What its node may already have of it from an earlier process.
     pub far: Option<FarUnit>,
-    /// It runs as a pod; `params` mean nothing then.
+    /// Set if it runs as a pod; `params` is ignored then.
     pub pod: Option<PodChild>,
 }
 
 impl ChildRequest {
-    /// It is a pod that another control node may have sent already.
+    /// Whether it is a pod that may have been sent already.
     pub fn is_inherited(&self) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.is_inherited)
     }
@@ -82,20 +82,20 @@ impl ChildRequest {
 /// A unit that runs as a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodChild {
-    /// Where it goes, and what it is, as parameters of its submission.
+    /// Where it goes, and the parameters of its submission.
     pub place: PodPlace,
     /// The secret with which its image is pulled.
     pub pull_secret: Option<PullSecret>,
-    /// Another control node may have sent it already.
+    /// It may have been sent already, by another control node or by an earlier process of this one.
     pub is_inherited: bool,
 }
 
 /// What a unit reads. It may hold secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ChildInput {
-    /// Comes first.
+    /// The bytes before the files.
     pub head: Vec<u8>,
-    /// Come then, each from that byte on.
+    /// The files that follow, each read from this byte on.
     pub files: Vec<(PathBuf, u64)>,
 }
 
@@ -108,15 +108,15 @@ impl std::fmt::Debug for ChildInput {
 /// News of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChildNews {
-    /// Its node has accepted it, or was found to have it after a silence.
+    /// Its node has accepted it, or has it, as is known after a silence.
     Accepted,
-    /// Its node does not have it, and may yet run it: another control node may have been about to send it.
+    /// Its node does not have it but may still run it, because another control node may have been about to send it.
     Missing,
     /// More output.
     Output(Bytes),
     /// It has ended, and all output was delivered.
     Ended {
-        /// How.
+        /// How it ended.
         end: ChildEnd,
         /// Its Detail.
         detail: String,
@@ -125,7 +125,7 @@ pub enum ChildNews {
 
 /// A unit that is followed.
 pub trait ChildStream: Send {
-    /// The next news; the end again and again. Dropping the future loses nothing.
+    /// The next news. After the end, returns the end again each time. Dropping the future loses nothing.
     fn next(&mut self) -> Act<'_, ChildNews>;
 }
 
@@ -137,78 +137,73 @@ pub trait Children: Send + Sync + 'static {
     /// What a unit does at the moment, for people.
     fn detail(&self, unit: &str) -> Option<String>;
 
-    /// The nodes that have answered nothing that was asked about their units for so long.
+    /// The nodes that have not answered any question about their units for this long.
     fn unanswering(&self, limit: Duration) -> BTreeSet<InstanceName>;
 
     /// Returns once this node's disk has room for what units read and print.
     fn room(&self) -> Act<'_, ()>;
 
-    /// Starts a unit. What it reads need not stay where it is once this returns. Returns false if this node is to run it and
-    /// has promised not to.
+    /// Starts a unit. Once this returns, the unit's input files may be deleted. Returns false if this node is to run
+    /// the unit but has promised not to ([`Self::disclaim`]).
     ///
     /// # Errors
-    /// It was refused, for this cause.
+    /// Why it was refused.
     fn send(&self, request: ChildRequest, input: ChildInput) -> Act<'_, Result<bool, String>>;
 
-    /// Follows a unit that may have been started before, and of which nothing is left here. Returns false if its cluster
-    /// has no such pod; what a node has, shows when it is followed.
+    /// Makes a unit known here again that may have been started before. Returns false if its cluster has no such pod.
+    /// Only following the unit shows whether a node has it.
     ///
     /// # Errors
-    /// Why that is not possible here as things are. The unit may run all the same.
+    /// Why this is not possible here now. The unit may be running all the same.
     fn adopt(&self, request: ChildRequest) -> Act<'_, Result<bool, String>>;
 
-    /// Sees to it that a unit never runs here that another control node may yet send. Returns false if it is here.
+    /// Ensures that a unit that another control node may still send never runs here. Returns false if the unit is here.
     ///
     /// # Errors
-    /// That cannot be promised now.
+    /// Why this cannot be promised now.
     fn disclaim(&self, unit: String) -> Act<'_, Result<bool, String>>;
 
     /// Follows a unit from a byte of its output on.
     fn follow(&self, unit: String, from: u64) -> Act<'_, Box<dyn ChildStream>>;
 
-    /// Has a unit cancelled, now or when its node answers. Returns false if that has to be asked again.
+    /// Cancels a unit, now or when its node answers. Returns false if the request has to be repeated.
     fn cancel(&self, unit: String) -> Act<'_, bool>;
 
-    /// Notes that a unit is to be cancelled, and waits for nothing else: one that was not sent is never started.
+    /// Notes that a unit is to be cancelled, without waiting for its node: if it was not sent yet, it never starts.
     fn withhold(&self, unit: String) -> Act<'_, ()>;
 
-    /// Has a unit released, and what it has left running ended or not. Returns false if it has to be asked for again.
+    /// Releases a unit, and ends the processes that it left or lets them run. Returns false if the request has to be
+    /// repeated.
     fn release(&self, unit: String, leftovers: Leftovers) -> Act<'_, bool>;
 
-    /// Whether such a pod would be accepted as a unit. Asks no cluster.
+    /// Checks whether such a pod would be accepted as a unit, without asking the cluster.
     ///
     /// # Errors
-    /// It would be refused, for this cause.
+    /// Why it would be refused.
     fn check_pod(&self, place: &PodPlace) -> Act<'_, Result<(), String>>;
 
-    /// Has everything be in its cluster that a pod needs besides itself.
-    ///
-    /// # Errors
-    /// In the API server's words.
+    /// Ensures that everything that a pod needs is in its cluster.
     fn prepare_pod(&self, pod: &PodChild) -> Act<'_, Result<(), ClusterError>>;
 
     /// Deletes a secret, if it is there.
-    ///
-    /// # Errors
-    /// In the API server's words.
     fn delete_secret(&self, place: PodPlace, name: String) -> Act<'_, Result<(), ClusterError>>;
 
-    /// The children of jobs that are here.
+    /// The children that are here.
     fn list(&self) -> Vec<ChildUnit<ChildId>>;
 
-    /// The children of the same job that are here.
+    /// The children here that belong to the same job as this one.
     fn of_job(&self, child: &ChildId) -> Vec<ChildId>;
 
-    /// Drops a child here, and asks its node for nothing: another control node drives it, or its node is given up. Its pod
-    /// stays.
+    /// Forgets a child here without asking its node, because another control node drives it or its node is given up.
+    /// Its pod stays.
     fn forget(&self, unit: String) -> Act<'_, ()>;
 
-    /// Lets children be started, cancelled and released on other nodes, or holds that back.
+    /// Allows children to be started, cancelled and released on other nodes, or holds such requests back.
     fn let_act(&self, may_act: bool);
 
-    /// A unit of a job that is here.
+    /// The unit of a job, if it is here.
     fn job_unit(&self, unit: &str) -> Option<JobUnit>;
 
-    /// Makes a unit for a job that was submitted to another control node; `None` if there can be none.
+    /// Makes a unit for a job that was submitted to another control node; `None` if that is not possible.
     fn adopt_job(&self, job: JobId) -> Act<'_, Option<JobUnit>>;
 }

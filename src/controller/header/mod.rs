@@ -1,10 +1,10 @@
-//! The header of a submission: which job it is, where it may run, and what becomes of it. Parsed once; behind
-//! it every value is valid. It holds names of credentials and never their content, so the store may keep it.
+//! The header of a submission: which job it is, where it may run, and what becomes of it. It is parsed once, and every
+//! value of a parsed header is valid. It holds names of credentials and never their content, so the store may keep it.
 //!
-//! It refuses to know whether groups, jobs and credentials exist, and what the caller may do: the door asks
+//! This module does not know whether groups, jobs and credentials exist, nor what the caller may do: the door asks
 //! [`Header::needs_admin`] and [`Header::credentials`].
 
-mod rules;
+pub(super) mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,16 +30,16 @@ pub struct Header {
     /// A name for people.
     #[serde(deserialize_with = "rules::name")]
     pub name: Option<String>,
-    /// Submitting it again follows the job that has it.
+    /// Submitting the same key again follows the job that has it.
     #[serde(deserialize_with = "rules::key")]
     pub key: Option<String>,
-    /// For filters.
+    /// Labels, for filters.
     #[serde(deserialize_with = "rules::labels")]
     pub labels: BTreeMap<String, String>,
     /// Forks; the stream's if not given.
     #[serde(deserialize_with = "rules::count")]
     pub forks: Option<u32>,
-    /// Hosts of the inventory.
+    /// The number of hosts in the inventory.
     #[serde(deserialize_with = "rules::count")]
     pub hosts: Option<u32>,
     /// The part of the inventory that it covers.
@@ -75,7 +75,7 @@ pub struct Header {
     pub retry: RetryWords,
     /// How the runner starts it; `None` leaves the stream as it is.
     pub runner: Option<RunnerWords>,
-    /// A project that is put into its stream.
+    /// A project whose tree is put into its stream.
     pub sync: Option<ProjectSync>,
     /// Keep the payload for reruns.
     pub rerun: bool,
@@ -85,7 +85,7 @@ pub struct Header {
 
 /// A job that must succeed first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged, deny_unknown_fields, expecting = "an entry is a job's number or {\"key\": KEY}")]
+#[serde(untagged, deny_unknown_fields, expecting = "an entry must be a job's number or {\"key\": KEY}")]
 pub enum Dependency {
     /// By its number.
     Job(#[serde(deserialize_with = "rules::needed_job")] JobId),
@@ -104,9 +104,9 @@ pub struct RetryWords {
     /// Attempts after the first one.
     #[serde(deserialize_with = "rules::retries")]
     pub max: u32,
-    /// After which ends.
+    /// The ends after which it is retried.
     pub on: BTreeSet<RetryOn>,
-    /// Also while the former attempt may still run.
+    /// Retry even while the former attempt may still run.
     pub unconfirmed: bool,
 }
 
@@ -189,7 +189,7 @@ pub struct ProjectSync {
 /// What a header wants a credential for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose<'a> {
-    /// To pull an image: the header's, else one that the stream names.
+    /// To pull an image: the header's, or else the stream's.
     Registry {
         /// The header's image.
         image: Option<&'a str>,
@@ -260,7 +260,7 @@ impl Header {
         registry.chain(scm).collect()
     }
 
-    /// Why only a door with admin rights may take it, if so.
+    /// Why only a door with admin rights may accept it, if so.
     pub fn needs_admin(&self) -> Option<&'static str> {
         if self.kind.class() == Class::Control {
             return Some("this kind of job runs on the control node itself: it needs admin rights");
@@ -276,7 +276,7 @@ impl Header {
     }
 }
 
-/// The line of a header: what differs from the defaults, so that a stored header stays short.
+/// The line of a header. It leaves out defaults, so that a stored header stays short.
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let json = |header: &Self| serde_json::to_value(header).map_err(|_| fmt::Error);

@@ -63,83 +63,88 @@ fn every_rule_has_a_text_that_names_the_key() {
     for (keys, text) in [
         (
             json!({"frks": 1}),
-            "unknown key `frks`: there are kind, name, key, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
+            "unknown key `frks`: the keys are kind, name, key, labels, forks, hosts, slice, impact, groups, \
+             priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, \
+             sync, rerun, cleanup",
         ),
-        (json!({"retry": {"maximum": 1}}), "unknown key `retry.maximum`: there are max, on, unconfirmed"),
+        (json!({"retry": {"maximum": 1}}), "unknown key `retry.maximum`: the keys are max, on, unconfirmed"),
         (
             json!({"a\nb": 1, "kind": "job"}),
-            "unknown key `a\\nb`: there are kind, name, key, labels, forks, hosts, slice, impact, groups, priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, sync, rerun, cleanup",
+            "unknown key `a\\nb`: the keys are kind, name, key, labels, forks, hosts, slice, impact, groups, \
+             priority, depends_on, exclusive, pending_timeout, timeout, output_limit, lost_after, retry, runner, \
+             sync, rerun, cleanup",
         ),
         (
             json!({"groups": {"lunch": []}}),
-            "unknown key `groups.lunch`: there are launch, template, inventory, organization, prevent_fallback",
+            "unknown key `groups.lunch`: the keys are launch, template, inventory, organization, prevent_fallback",
         ),
         (
             json!({"kind": "task"}),
-            "kind: it is one of job, ad_hoc, inventory_update, project_update, project_sync, system, health, cleanup",
+            "kind: it must be one of job, ad_hoc, inventory_update, project_update, project_sync, system, health, cleanup",
         ),
         (json!({"kind": "health"}), "kind: jobs of kind health are made by the controller"),
-        (json!({"name": ""}), "name: it is a text of 1 to 512 characters without control characters"),
+        (json!({"name": ""}), "name: it must be a text of 1 to 512 characters without control characters"),
         (
             json!({"name": "a\u{1b}[2J"}),
-            "name: it is a text of 1 to 512 characters without control characters",
+            "name: it must be a text of 1 to 512 characters without control characters",
         ),
         (
             json!({"key": "k".repeat(256)}),
-            "key: it is a text of 1 to 255 characters without control characters",
+            "key: it must be a text of 1 to 255 characters without control characters",
         ),
         (json!({"labels": {"a": 1}}), "labels.a: it is not a string"),
         (
             json!({"labels": {"a": "\n"}}),
-            "labels: a value may be empty, else it is a text of 1 to 512 characters without control characters",
+            "labels: a value may be empty, else it must be a text of 1 to 512 characters without control characters",
         ),
         (
             json!({"exclusive": [""]}),
-            "exclusive: a word: it is a text of 1 to 255 characters without control characters",
+            "exclusive: a word: it must be a text of 1 to 255 characters without control characters",
         ),
         (
             json!({"labels": {"": "a"}}),
-            "labels: a name: it is a text of 1 to 255 characters without control characters",
+            "labels: a name: it must be a text of 1 to 255 characters without control characters",
         ),
         (json!({"labels": []}), "labels: it is not a map"),
-        (json!({"forks": -1}), "forks: it is a whole number from 0 to 2147483647"),
-        (json!({"forks": "5"}), "forks: it is a whole number from 0 to 2147483647"),
-        (json!({"forks": 1.5}), "forks: it is a whole number from 0 to 2147483647"),
+        (json!({"forks": -1}), "forks: it must be a whole number from 0 to 2147483647"),
+        (json!({"forks": "5"}), "forks: it must be a whole number from 0 to 2147483647"),
+        (json!({"forks": 1.5}), "forks: it must be a whole number from 0 to 2147483647"),
         (json!({"slice": 3}), "slice: it is not an array of length 2"),
-        (json!({"slice": [4, 3]}), "slice: it is [number, count]: number from 1 to count"),
+        (json!({"slice": [4, 3]}), "slice: it must be [number, count]: number from 1 to count"),
         (json!({"slice": [1]}), "slice: it is not an array of length 2"),
-        (json!({"slice": [0, 3]}), "slice: it is [number, count]: number from 1 to count"),
+        (json!({"slice": [0, 3]}), "slice: it must be [number, count]: number from 1 to count"),
         (json!({"groups": {"template": "east"}}), "groups.template: it is not a sequence"),
         (json!({"groups": {"template": ["a", 5]}}), "groups.template[1]: it is not a string"),
         (
             json!({"groups": {"prevent_fallback": ["default"]}}),
-            "groups: prevent_fallback: it is a list of template, inventory, organization",
+            "groups: prevent_fallback: it must be a list of template, inventory, organization",
         ),
-        (json!({"priority": 101}), "priority: it is a whole number from -100 to 100"),
-        (json!({"depends_on": [0]}), "depends_on[0]: an entry is a job's number or {\"key\": KEY}"),
-        (json!({"depends_on": ["a"]}), "depends_on[0]: an entry is a job's number or {\"key\": KEY}"),
-        (json!({"depends_on": [{}]}), "depends_on[0]: an entry is a job's number or {\"key\": KEY}"),
+        (json!({"priority": 101}), "priority: it must be a whole number from -100 to 100"),
+        (json!({"depends_on": [0]}), "depends_on[0]: an entry must be a job's number or {\"key\": KEY}"),
+        (json!({"depends_on": ["a"]}), "depends_on[0]: an entry must be a job's number or {\"key\": KEY}"),
+        (json!({"depends_on": [{}]}), "depends_on[0]: an entry must be a job's number or {\"key\": KEY}"),
         (json!({"key": "a", "depends_on": [{"key": "a"}]}), "depends_on: a job cannot depend on its own key"),
-        (json!({"exclusive": vec!["a"; 17]}), "exclusive: it is a list of at most 16"),
-        (json!({"timeout": "0s"}), "timeout: it is a duration above zero, as in 1.5h, 30m or 30m10s"),
+        (json!({"exclusive": vec!["a"; 17]}), "exclusive: it must be a list of at most 16"),
+        (json!({"timeout": "0s"}), "timeout: it must be a duration above zero, as in 1.5h, 30m or 30m10s"),
         (
             json!({"pending_timeout": 5}),
-            "pending_timeout: it is a duration above zero, as in 1.5h, 30m or 30m10s",
+            "pending_timeout: it must be a duration above zero, as in 1.5h, 30m or 30m10s",
         ),
         (
             json!({"lost_after": "3 days"}),
-            "lost_after: it is a duration above zero, as in 1.5h, 30m or 30m10s",
+            "lost_after: it must be a duration above zero, as in 1.5h, 30m or 30m10s",
         ),
-        (json!({"retry": {"max": 11}}), "retry.max: it is a whole number from 0 to 10"),
-        (json!({"retry": {"on": ["canceled"]}}), "retry.on[0]: it is one of lost, error, failed"),
+        (json!({"retry": {"max": 11}}), "retry.max: it must be a whole number from 0 to 10"),
+        (json!({"retry": {"on": ["canceled"]}}), "retry.on[0]: it must be one of lost, error, failed"),
         (json!({"retry": 3}), "retry: it is not an object"),
-        (json!({"runner": {"image": "--privileged"}}), "runner.image: it is no name of an image"),
-        (json!({"runner": {"pull": "newer"}}), "runner.pull: it is one of always, missing, never"),
+        (json!({"runner": {"image": "--privileged"}}), "runner.image: it is not the name of an image"),
+        (json!({"runner": {"pull": "newer"}}), "runner.pull: it must be one of always, missing, never"),
         (
             json!({"runner": {"registry": "../x"}}),
-            "runner.registry: a credential's name has 1 to 63 lower-case letters, digits, dashes and dots, and begins and ends with a letter or digit",
+            "runner.registry: a credential's name must have 1 to 63 lower-case letters, digits, dashes and dots, \
+             and must begin and end with a letter or digit",
         ),
-        (json!({"runner": {"keepalive": 0}}), "runner.keepalive: it is a whole number from 1 to 86400"),
+        (json!({"runner": {"keepalive": 0}}), "runner.keepalive: it must be a whole number from 1 to 86400"),
         (json!({"sync": {}}), "sync.url: it is missing"),
         (
             json!({"sync": {"url": "git@git.example:a"}}),
@@ -149,7 +154,10 @@ fn every_rule_has_a_text_that_names_the_key() {
             json!({"sync": {"url": "--upload-pack=x"}}),
             "sync.url: write it as https://HOST/PATH, ssh://USER@HOST/PATH or file:///PATH",
         ),
-        (json!({"sync": {"url": "http://h/a"}}), "sync.url: a repository is reached by https, ssh or file"),
+        (
+            json!({"sync": {"url": "http://h/a"}}),
+            "sync.url: the URL of a repository must begin with https, ssh or file",
+        ),
         (
             json!({"sync": {"url": "https://u:p@h/a"}}),
             "sync.url: it holds a password: put it into a credential",
@@ -160,7 +168,7 @@ fn every_rule_has_a_text_that_names_the_key() {
         ),
         (
             json!({"sync": {"url": "https://h/a", "revision": "--exec=x"}}),
-            "sync.revision: it is no branch, tag or commit",
+            "sync.revision: it is not a branch, tag or commit",
         ),
         (json!({"rerun": "yes"}), "rerun: it is not a boolean"),
     ] {
@@ -168,9 +176,9 @@ fn every_rule_has_a_text_that_names_the_key() {
     }
     let labels: serde_json::Map<_, _> = (0..33).map(|i| (i.to_string(), json!("a"))).collect();
     assert_eq!(refusal(json!({"labels": labels})), "labels: there may be at most 32");
-    // Few characters, and many bytes.
+    // Few characters with many bytes.
     let labels = |n: usize| json!({"controller": 1, "labels": {"a": "\u{10348}".repeat(512), "b": "\u{10348}".repeat(n)}});
-    let why = "labels: together they may have at most 4096 bytes, and these have 4098";
+    let why = "labels: together they may have at most 4096 bytes, but these have 4098";
     assert_eq!(refusal(labels(512)), why);
     assert!(parse(labels(511)).is_ok());
     for version in

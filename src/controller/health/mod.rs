@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::core::{ChildEnd, Cpus, HealthReport, InstanceName, readable};
+use super::core::{ChildEnd, Cpus, HealthResult, InstanceName, readable};
 
 use crate::rpc::OutputBound;
 
@@ -17,8 +17,8 @@ pub use self::surroundings::Surroundings;
 
 /// The `params` of the child.
 pub const PARAMS: &str = "--worker-info";
-/// How long a check may take, as the child's `ttl` too.
-pub const BUDGET: Duration = Duration::from_secs(20);
+/// How long a check may take. It is also the child's `ttl`.
+pub const CHECK_LIMIT: Duration = Duration::from_secs(20);
 /// The most that a unit of the controller's own may print.
 pub const LONGEST_OUTPUT: usize = 64 << 10;
 
@@ -26,7 +26,7 @@ const LONGEST_ERROR: usize = 1_000;
 const MOST_ERRORS: usize = 16;
 const LONGEST_WORD: usize = 64;
 
-/// The bound of a unit that is no job's: a check, or a clean-up.
+/// The bound of a unit that belongs to no job: a check or a clean-up.
 pub fn output_bound(purpose: &'static str) -> OutputBound {
     OutputBound { bytes: LONGEST_OUTPUT as u64, setting: format!("the bound of a {purpose}").into() }
 }
@@ -43,18 +43,18 @@ pub struct CheckEnd {
 }
 
 impl CheckEnd {
-    /// What it says about the instance.
+    /// Its result for the instance.
     ///
     /// # Errors
-    /// The entries for the instance's `errors`: it starts no jobs until a check succeeds.
-    pub fn report(&self) -> Result<HealthReport, Vec<String>> {
+    /// The entries for the instance's `errors`. The instance starts no jobs until a check succeeds.
+    pub fn report(&self) -> Result<HealthResult, Vec<String>> {
         let output = String::from_utf8_lossy(&self.output);
         let said = [self.detail.trim(), output.trim()].into_iter().filter(|text| !text.is_empty());
         let said = said.collect::<Vec<_>>().join(": ");
         let failed = |what: &str| vec![shown(&format!("{what}: {said}"))];
         match self.child {
             ChildEnd::Succeeded => {
-                let info = find(&output).ok_or_else(|| failed("the runner's answer is not understood"))?;
+                let info = find(&output).ok_or_else(|| failed("cannot understand the runner's answer"))?;
                 read(&info)
             }
             ChildEnd::Failed | ChildEnd::Unsent => Err(failed("the health check failed")),
@@ -86,21 +86,21 @@ impl std::fmt::Display for Silence<'_> {
         let Self { instance, observer, work_type, is_accepted, detail } = self;
         let last = detail.as_ref().filter(|detail| !detail.is_empty());
         let last = last.map(|detail| format!(" ({})", shown(detail))).unwrap_or_default();
-        write!(f, "no answer to the health check within {} s: ", BUDGET.as_secs())?;
+        write!(f, "no answer to the health check within {} s: ", CHECK_LIMIT.as_secs())?;
         if *is_accepted {
             write!(
                 f,
-                "{instance} took a unit of type {work_type}, and its command did not end, which was called with \
-                 {PARAMS}: look at what it waits for on {instance}"
+                "{instance} accepted a unit of type {work_type}, but its command, called with {PARAMS}, did not \
+                 end: find out on {instance} what it is waiting for"
             )
         } else if instance == observer {
-            write!(f, "a unit of type {work_type} did not start here{last}: look at the units of that type")
+            write!(f, "a unit of type {work_type} did not start here{last}: check the units of that type")
         } else {
             write!(
                 f,
-                "a unit of type {work_type} was sent to the service control of {instance}, which did not take \
-                 it{last}: look whether a firewall rule closes that service to {observer}, whether {instance} \
-                 has that work type, and whether it can be reached"
+                "the control service of {instance} did not accept a unit of type {work_type}{last}: check whether a \
+                 firewall rule closes that service to {observer}, whether {instance} has that work type, and \
+                 whether it can be reached"
             )
         }
     }
@@ -115,7 +115,7 @@ fn find(output: &str) -> Option<Value> {
     parse(output).or_else(|| output.lines().rev().filter(|line| line.starts_with('{')).find_map(parse))
 }
 
-fn read(info: &Value) -> Result<HealthReport, Vec<String>> {
+fn read(info: &Value) -> Result<HealthResult, Vec<String>> {
     let reported = info["errors"].as_array().into_iter().flatten();
     let mut errors: Vec<String> = reported
         .take(MOST_ERRORS)
@@ -141,7 +141,7 @@ fn read(info: &Value) -> Result<HealthReport, Vec<String>> {
         missing("runner_version");
     }
     match (cpus, memory, version) {
-        (Some(cpus), Some(memory), Some(version)) if errors.is_empty() => Ok(HealthReport {
+        (Some(cpus), Some(memory), Some(version)) if errors.is_empty() => Ok(HealthResult {
             cpus: Cpus::whole(cpus),
             memory,
             uuid: info["uuid"].as_str().and_then(word),

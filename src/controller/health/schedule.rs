@@ -1,14 +1,14 @@
-//! Which instances are checked next. When a check is due is decided by the instance: at first sight, when it
-//! returns, on demand, and after an error with a growing delay.
+//! Which instances are checked next. The instance decides when a check is due: at first sight, when it returns, on
+//! demand, and after an error with a growing delay.
 
 use std::collections::BTreeSet;
 
 use crate::controller::core::{Instance, InstanceName, NodeType, Time};
 
-/// The most checks at a time: a control node that starts up sees all its instances at once.
+/// The most checks at a time, because a control node that starts up sees all its instances at once.
 pub const CHECKS_AT_ONCE: usize = 16;
 
-/// The instances that `observer` checks now, those that have waited longest first. `running` are being checked
+/// The instances that `observer` checks now, those that have waited longest first. Those in `running` are being checked
 /// already.
 pub fn next_checks(
     instances: &[Instance],
@@ -32,14 +32,15 @@ pub fn next_checks(
 pub fn uncheckable(instance: &Instance) -> Option<String> {
     match instance.node_type {
         NodeType::Control | NodeType::Hybrid | NodeType::Execution => None,
-        NodeType::Hop => {
-            Some(format!("{} is a hop: it has no work types that could be asked", instance.name))
-        }
+        NodeType::Hop => Some(format!(
+            "{} is a hop node: it has no work types that a health check could use",
+            instance.name
+        )),
     }
 }
 
-/// Whether `observer` may check an instance. A control node is checked by itself alone: its work type for that is no other
-/// node's business. A hop is checked by nobody.
+/// Whether `observer` may check an instance. Only a control node itself checks that node, because no other node may use
+/// the work type for it. Nobody checks a hop.
 pub fn is_checked_by(instance: &Instance, observer: &InstanceName) -> bool {
     match instance.node_type {
         NodeType::Control | NodeType::Hybrid => instance.name == *observer,

@@ -1,7 +1,7 @@
-//! What the control node's surroundings say about capacity: AWX's variables, which win over the settings, and whether the
-//! node runs in a pod. Its owner reads the environment.
+//! What the control node's surroundings say about capacity: AWX's variables, which win over the settings, and whether
+//! the node runs in a pod.
 
-use crate::controller::core::{Cpus, HealthReport, MEMORY_RESERVE, Rates, memory_from_override};
+use crate::controller::core::{Cpus, HealthResult, MEMORY_RESERVE, Rates, memory_from_override};
 
 /// The variables of a control node that count for capacity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,12 +14,12 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Reads them from the environment of this process.
     pub fn of_process() -> Self {
         Self::read(|name| std::env::var(name).ok())
     }
 
-    /// Reads them by `variable`. Rates that are no positive numbers are ignored.
+    /// Reads them through `variable`. Rates that are no positive numbers are ignored.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let rate = |name| variable(name)?.trim().parse().ok().filter(|rate| *rate > 0);
         let given = |name| variable(name).filter(|text| !text.is_empty());
@@ -37,8 +37,8 @@ impl Surroundings {
         self.in_pod
     }
 
-    /// How forks are counted on every instance, from the settings: forks per processor, MiB per fork, bytes that jobs
-    /// cannot use.
+    /// How forks are counted on every instance. The arguments are the settings: forks per processor, MiB per fork,
+    /// bytes that jobs cannot use.
     pub fn rates(&self, forks_per_cpu: u32, mib_per_fork: u32, memory_reserve: Option<u64>) -> Rates {
         let reserve = if self.in_pod { 0 } else { MEMORY_RESERVE };
         Rates {
@@ -48,9 +48,9 @@ impl Surroundings {
         }
     }
 
-    /// The control node's own report: in a pod the runner sees the whole machine.
-    pub fn correct(&self, report: HealthReport) -> HealthReport {
-        HealthReport {
+    /// Corrects the control node's own report, because in a pod the runner sees the whole machine.
+    pub fn correct(&self, report: HealthResult) -> HealthResult {
+        HealthResult {
             cpus: self.cpus.unwrap_or(report.cpus),
             memory: self.memory.unwrap_or(report.memory),
             ..report

@@ -10,7 +10,7 @@ fn end(child: ChildEnd, detail: &str, output: &str) -> CheckEnd {
     CheckEnd { child, detail: detail.to_owned(), output: output.as_bytes().to_vec() }
 }
 
-fn good(output: &str) -> HealthReport {
+fn good(output: &str) -> HealthResult {
     end(ChildEnd::Succeeded, "exit status 0", output).report().unwrap()
 }
 
@@ -31,7 +31,7 @@ fn the_runners_answer_gives_capacity_and_identity() {
     assert_eq!(capacities, Capacities { cpu: 8, mem: 220 });
     assert_eq!(good(&format!("/usr/lib/x.py:3: DeprecationWarning: old\n  import x\n{ANSWER}")), report);
     let json = r#"{"cpu_count": 2, "mem_in_bytes": 25276510208, "runner_version": "2.4.3"}"#;
-    assert_eq!(good(json), HealthReport { uuid: None, ..report });
+    assert_eq!(good(json), HealthResult { uuid: None, ..report });
     assert_eq!(good("{cpu_count: 1, mem_in_bytes: 1, runner_version: 2.4}").version, "ansible-runner-2.4");
 }
 
@@ -50,7 +50,7 @@ fn a_machine_that_reports_errors_is_unhealthy() {
 fn an_answer_of_another_program_is_shown_as_it_is() {
     for output in ["", "hello", "[1, 2]", "{a: ", "{\u{1b}[31m"] {
         let errors = bad(output);
-        assert!(errors[0].starts_with("the runner's answer is not understood: exit status 0"), "{errors:?}");
+        assert!(errors[0].starts_with("cannot understand the runner's answer: exit status 0"), "{errors:?}");
         assert!(!errors[0].contains('\u{1b}'));
     }
     let usage = "usage: ansible-runner\nansible-runner: error: unrecognized arguments: --worker-info";

@@ -1,6 +1,6 @@
-//! The runner's own clean-up on instances: directories of jobs that ended without it, and images that a newer one of their
-//! name has replaced. The directories of active jobs are named one by one: the runner's own look at what still runs cannot
-//! be relied upon.
+//! The runner's own clean-up on instances: directories of jobs that ended without a clean-up, and images that a newer
+//! image of the same name has replaced. The directories of active jobs are named one by one, because the runner's own
+//! check of what still runs is not reliable.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,20 +16,18 @@ use crate::controller::options::RUNNER_TYPE;
 use crate::work::Leftovers;
 use crate::work::jobs::private_dir;
 
-/// How long one may take.
+/// How long a clean-up may take.
 const BUDGET: Duration = Duration::from_secs(600);
 /// Minutes for which a directory is left alone after it was changed.
 const GRACE: u32 = 60;
-/// Bytes of names of other instances' directories: parameters of a unit, and arguments of a process, have a limit.
-const LONGEST: usize = 32 << 10;
-/// Without it the runner clears away its directories all the same, and then fails.
+/// The most bytes of names of other instances' directories, because a unit's parameters and a process's arguments are
+/// limited.
+const LONGEST_NAMES: usize = 32 << 10;
+/// The program that prunes images. Without it the runner still clears away its directories, and then fails.
 const PODMAN: &str = "podman";
 
 impl Service {
     /// Starts a clean-up on every instance that runs jobs, and returns their names.
-    ///
-    /// # Errors
-    /// Those of the store.
     pub(in crate::controller) async fn clean_up(&self) -> Result<Vec<String>, Error> {
         let active = self.active_directories().await?;
         let mut names = Vec::new();
@@ -107,16 +105,16 @@ impl Service {
         }
         children.cancel(unit.clone()).await;
         children.release(unit.clone(), Leftovers::End).await;
-        // What could not be released is an orphan from here on.
+        // A unit that could not be released is an orphan from here on.
         self.cleaning.lock().remove(&unit);
     }
 }
 
-/// The directories that a clean-up of an instance leaves alone: its own ones, and as many of the others as may be named,
-/// since two nodes may be on one machine.
+/// The directories that a clean-up of an instance leaves alone: its own, and as many of other instances as may be
+/// named, because two nodes may be on one machine.
 fn words(active: &BTreeMap<InstanceName, Vec<String>>, instance: &InstanceName) -> Vec<String> {
     let own = active.get(instance).into_iter().flatten();
-    let mut left = LONGEST;
+    let mut left = LONGEST_NAMES;
     let others = active.iter().filter(|(node, _)| *node != instance).flat_map(|(_, words)| words);
     let others = others.take_while(|word| {
         left = left.saturating_sub(word.len() + 1);
@@ -125,7 +123,7 @@ fn words(active: &BTreeMap<InstanceName, Vec<String>>, instance: &InstanceName) 
     own.chain(others).cloned().collect()
 }
 
-/// The arguments of the runner. It takes each word for itself, so every active directory is one.
+/// The arguments of the runner, with each active directory as a word of its own.
 fn params(install: u32, run_dir: &Path, active: &[String]) -> String {
     let exclude = match active {
         [] => String::new(),

@@ -1,6 +1,6 @@
-//! What a control node clears away by itself: payloads, outputs and rows whose time is over, units without a job and notes
-//! of units that are gone, and what the runner left on instances. It decides nothing about jobs, and looks at the units of
-//! this node alone.
+//! What a control node clears away by itself: payloads, outputs and rows whose time is over, units without a job and
+//! notes of units that are gone, and what the runner left on instances. It decides nothing about jobs, and looks at
+//! this node's units only.
 
 mod cleanup;
 mod orphans;
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use self::orphans::Suspects;
+use self::orphans::{Suspects, next_due};
 use super::service::Service;
 
-/// Between two counts of what lists are planned by.
+/// The time between two updates of the statistics by which the store plans lists.
 const ANALYZE_EVERY: Duration = Duration::from_secs(6 * 3600);
-/// Between two rounds, unless something is kept for so short a time that they come sooner.
-const LONGEST: Duration = Duration::from_secs(60);
+/// The longest pause between two rounds. It is shorter if something is kept for a short time only.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_millis(100);
-/// A part of the shortest time for which something is kept.
+/// The pause is at most this fraction of the shortest time for which something is kept.
 const PART: u32 = 10;
 
 impl Service {
@@ -36,14 +36,15 @@ impl Service {
             self.measure_payloads().await;
             let bounds = self.driver.options().bounds;
             let kept = [bounds.payload_retention, bounds.output_retention, bounds.job_retention];
-            let pause = kept.into_iter().fold(LONGEST, |least, kept| least.min(kept / PART)).max(SHORTEST);
+            let pause = kept.into_iter().fold(LONGEST_PAUSE, |least, kept| least.min(kept / PART));
+            let pause = next_due(&suspects).map_or(pause, |due| due.min(pause)).max(SHORTEST);
             tokio::select! {
                 () = sleep(pause) => {}
                 () = self.stop.cancelled() => return,
             }
-            // They may have changed meanwhile.
+            // The options may have changed during the pause.
             let bounds = self.driver.options().bounds;
-            // One that may have lost its jobs releases nothing of them.
+            // A node that may have lost its jobs releases nothing of them.
             if !self.driver.lease.may_act() {
                 continue;
             }
@@ -64,18 +65,19 @@ impl Service {
                 () = self.stop.cancelled() => return,
             };
             if let Err(error) = kept {
-                tracing::warn!(%error, "housekeeping is done later");
+                tracing::warn!(%error, "housekeeping failed, trying again later");
             }
             if !bounds.cleanup_every.is_zero() && cleaned.elapsed() >= bounds.cleanup_every {
                 cleaned = Instant::now();
                 if let Err(error) = self.clean_up().await {
-                    tracing::warn!(%error, "the runner's clean-up is done later");
+                    tracing::warn!(%error, "the runner's clean-up failed, trying again later");
                 }
             }
         }
     }
 
-    /// Counts what payloads take on the disk: once in a while, as each is a file to look at. Units that share one count once.
+    /// Counts the bytes of payloads on the disk: once a round only, because each is a file to look at. A payload that
+    /// units share counts once.
     async fn measure_payloads(&self) {
         let jobs = self.registry.unit_ids().into_iter().filter(|(_, is_job)| *is_job);
         let units = jobs.filter_map(|(unit, _)| self.registry.job_unit(unit.as_str()));

@@ -1,5 +1,5 @@
-//! Payloads, outputs and rows whose time is over. A payload goes first and leaves its unit; an output goes with its unit, of
-//! which nothing could be read any more, unless that still has a payload; a row goes last, with all that hangs on it.
+//! Payloads, outputs and rows whose time is over. A payload goes first, and its unit stays. An output goes with its
+//! unit, unless the unit still has a payload. A row goes last, with all rows that belong to it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,14 +14,15 @@ use crate::work::Leftovers;
 
 /// Jobs that are looked at in one transaction.
 const AT_ONCE: u32 = 200;
-/// The same of jobs with their headers, which may be long.
+/// The same for jobs with their headers, which may be long.
 const HEADERS_AT_ONCE: u32 = 50;
-/// How long it is kept who changed what, and how many of those rows go in one transaction.
+/// How long audit rows are kept, and how many of them are deleted in one transaction.
 const AUDIT_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 const AUDIT_AT_ONCE: u32 = 1_000;
 
 impl Service {
-    /// By a clock that is doubted nothing is over: then only outputs that are too many are deleted.
+    /// Deletes what has been kept for long enough. While the clock is doubted, only outputs beyond the limit are
+    /// deleted.
     pub(super) async fn drop_what_is_over(
         &self,
         bounds: &Bounds,
@@ -43,7 +44,7 @@ impl Service {
         let mut over = Copies::new(self, Kept::Output, before(bounds.output_retention));
         while let Some(one) = over.next().await? {
             if self.registry.job_unit(&one.unit).is_some_and(|unit| !unit.is_final()) {
-                // It says that the output is lost, and goes in the next round.
+                // The unit will say that the output is lost, and goes in the next round.
                 self.driver.store.give_up_output(one.job, self.driver.node.clone()).await?;
             } else {
                 self.drop_output(&one).await?;
@@ -56,8 +57,8 @@ impl Service {
         Ok(())
     }
 
-    /// The payloads of jobs that ended under an earlier process and were not to be kept. One whose header is not understood,
-    /// as a later version wrote it, is kept as long as others are.
+    /// Deletes payloads that were not to be kept, of jobs that ended under an earlier process. If a header is not
+    /// understood because a later version wrote it, its payload is kept as long as others.
     pub(super) async fn drop_unwanted_payloads(&self) -> Result<(), Error> {
         let mut last = (JobId(0), String::new());
         loop {
@@ -73,8 +74,8 @@ impl Service {
         }
     }
 
-    /// Deletes the oldest outputs until the rest is within the limit. What is left then belongs to jobs that run, or cannot
-    /// be deleted now.
+    /// Deletes the oldest outputs until the rest is within the limit. Outputs beyond the limit then belong to running
+    /// jobs, or cannot be deleted now.
     async fn drop_most(&self, now: Time, limit: u64) -> Result<(), Error> {
         let total = || self.driver.store.output_bytes(self.driver.node.clone());
         let mut left = total().await?;
@@ -100,7 +101,7 @@ impl Service {
         }
     }
 
-    /// Returns whether it is gone.
+    /// Returns whether the output is gone.
     async fn drop_output(&self, held: &Holding) -> Result<bool, Error> {
         let Some(unit) = self.registry.job_unit(&held.unit) else {
             self.let_go(held, &Kept::ALL).await?;
@@ -109,7 +110,7 @@ impl Service {
         let payloads = self.driver.store.holders(held.job, Kept::Payload).await?;
         let has_payload = payloads.iter().any(|(node, id)| *node == self.driver.node && *id == held.unit);
         let (gone, dropped) = match has_payload {
-            // The job may run again for as long as that is kept.
+            // The job may be rerun while its payload is kept.
             true => (&[Kept::Output][..], unit.drop_output().await.map_err(|error| error.to_string())),
             false => {
                 let released = self.registry.release_child(&held.unit, Leftovers::Stay).await;
@@ -117,7 +118,7 @@ impl Service {
             }
         };
         if let Err(error) = dropped {
-            tracing::warn!(job = %held.job, unit = held.unit, error, "an output is not deleted yet");
+            tracing::warn!(job = %held.job, unit = held.unit, error, "cannot delete the output of a job yet");
             return Ok(false);
         }
         self.let_go(held, gone).await?;
@@ -134,23 +135,23 @@ fn say(clock: &Clock) {
     match clock.is_doubted() {
         true => tracing::warn!(
             %now, %latest,
-            "the clock is more than a day ahead of the latest time that the store has seen: nothing is deleted by it \
-             until it has run for a day; if it is right, `meshctl controller confirm-clock` says so"
+            "the clock is more than a day ahead of the latest time that the store has seen: nothing is deleted for \
+             its age until the clock has run for a day; if the clock is right, confirm it with `meshctl controller confirm-clock`"
         ),
-        false => tracing::info!(%now, "the clock is believed again"),
+        false => tracing::info!(%now, "the clock is trusted again"),
     }
 }
 
-/// The copies on this node of jobs that ended before a time, longest ago first. Each comes once, so that one that cannot be
-/// deleted holds up no other.
+/// This node's copies of jobs that ended before a time, oldest end first. Each is returned once, so that a copy that
+/// cannot be deleted holds up no other.
 struct Copies<'a> {
     service: &'a Service,
     kept: Kept,
     before: Time,
     next: VecDeque<Holding>,
-    /// The units that have come.
+    /// The units of copies that were returned.
     seen: BTreeSet<String>,
-    /// Those of them that the store still names, as far as is known.
+    /// How many of them the store still named at the last read.
     left: u32,
     is_last: bool,
 }

@@ -1,4 +1,4 @@
-//! A copy of the store while it is in use.
+//! Backs the store up while it is in use.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::rpc::operation::{BackupPath, OperationRefusal};
 use crate::rpc::report::controller::BackupReport;
 
 impl Service {
-    /// Writes the copy. A relative path would mean another place than where the operator types.
+    /// Writes the backup. A relative path is refused, because it would not mean the operator's own directory.
     pub(super) async fn back_up(
         &self,
         asked: BackupPath,
@@ -18,13 +18,15 @@ impl Service {
         let path = asked.path;
         let to = Path::new(&path);
         if !to.is_absolute() {
-            return Err(bad("path: it begins with a slash, as the daemon has a directory of its own"));
+            return Err(bad(
+                "path: it must begin with a slash, because the daemon has a working directory of its own",
+            ));
         }
         self.driver.store.backup(to).await?;
         if let Err(error) = self.driver.store.record(audit).await {
-            // Nobody would know who has a copy.
+            // The backup is removed, because without the audit nobody would know who has one.
             if let Err(error) = tokio::fs::remove_file(to).await {
-                tracing::warn!(path, %error, "a backup that is not in the audit stays");
+                tracing::warn!(path, %error, "cannot remove a backup that is not in the audit");
             }
             return Err(error.into());
         }

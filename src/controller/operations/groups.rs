@@ -1,9 +1,9 @@
-//! What operators change of groups.
+//! The operations on groups.
 
 use super::{answers, bad};
 use crate::controller::core::{Backing, Group, GroupName, InstanceName, Member, Policy};
 use crate::controller::service::Service;
-use crate::controller::store::{Audit, Error, GroupRecord, Registry};
+use crate::controller::store::{Audit, Error, GroupRecord, InstanceRegistry};
 use crate::rpc::operation::{ByName, GroupSettings, Membership, OperationCode, OperationRefusal, PolicyRun};
 use crate::rpc::report::controller::{DeletedGroup, GroupReport, Groups, Policies, PolicyReport};
 
@@ -19,7 +19,7 @@ fn set(setting: &mut Option<String>, change: &Option<String>) {
 
 fn check(settings: &GroupSettings) -> Result<(), OperationRefusal> {
     if settings.policy_instance_percentage.is_some_and(|share| share > 100) {
-        return Err(bad("policy_instance_percentage: it is a number from 0 to 100"));
+        return Err(bad("policy_instance_percentage: it must be a number from 0 to 100"));
     }
     if settings.pod_spec_override.as_ref().is_some_and(|text| text.len() > LONGEST_OVERRIDE) {
         return Err(bad(format!("pod_spec_override: it is longer than {LONGEST_OVERRIDE} bytes")));
@@ -31,7 +31,7 @@ fn check(settings: &GroupSettings) -> Result<(), OperationRefusal> {
 fn apply(
     settings: &GroupSettings,
     is_new: bool,
-    registry: &mut Registry,
+    registry: &mut InstanceRegistry,
 ) -> Result<Option<GroupRecord>, Error> {
     let name = GroupName::from(settings.name.as_str());
     let former = if is_new {
@@ -74,8 +74,8 @@ fn apply_kind(is_container: Option<bool>, group: &mut Group) -> Result<(), Error
             }
             if !members.is_empty() {
                 return Err(Error::Conflict(format!(
-                    "the group {name} has members, and a container group has none: empty its \
-                     policy_instance_list and set its percentage and minimum to 0 first"
+                    "the group {name} has members, but a container group has none: first empty its \
+                     policy_instance_list and set its percentage and minimum to 0"
                 )));
             }
             group.backing = Backing::Containers;
@@ -86,7 +86,7 @@ fn apply_kind(is_container: Option<bool>, group: &mut Group) -> Result<(), Error
     Ok(())
 }
 
-/// The settings of one kind of group mean nothing for the other.
+/// Refuses settings that mean nothing for this kind of group.
 fn check_kind(record: &GroupRecord) -> Result<(), Error> {
     let GroupRecord { group, cluster, namespace, pod_spec_override, registry } = record;
     let conflict = |text: &str| Err(Error::Conflict(format!("the group {} {text}", group.name)));
@@ -116,7 +116,7 @@ impl Service {
         Ok(found.ok_or_else(|| Error::NoGroup(GroupName::from(name)))?)
     }
 
-    /// Computes who belongs to each group. Policies run after each change, too; by themselves they change nothing twice.
+    /// Computes the members of each group. Policies also run after each change, so this normally changes nothing.
     pub(super) async fn run_policies(
         &self,
         asked: PolicyRun,
@@ -147,14 +147,15 @@ impl Service {
     ) -> Result<GroupReport, OperationRefusal> {
         check(&settings)?;
         let name = settings.name.clone();
-        // What speaks against its pods is found on disk, which is not read while the store is locked.
+        // Checked on a copy first, because the check of its pods reads files, which must not happen while the store is
+        // locked.
         let mut trial = self.driver.store.registry().await?;
         apply(&settings, is_new, &mut trial)?;
         let record = trial.group_mut(&GroupName::from(name.as_str()))?.clone();
         if record.group.is_container_group() {
             self.driver.attempts.pods.check_group(record).await.map_err(bad)?;
         }
-        let change = move |registry: &mut Registry, _| apply(&settings, is_new, registry);
+        let change = move |registry: &mut InstanceRegistry, _| apply(&settings, is_new, registry);
         let former = self.driver.store.change_registry(Some(audit), change).await?;
         if let Some(former) = former {
             self.remove_secret(former, "changed").await?;
@@ -171,7 +172,7 @@ impl Service {
     ) -> Result<GroupReport, OperationRefusal> {
         let Membership { name, instance } = asked;
         let (group, member) = (GroupName::from(name.as_str()), InstanceName::from(instance.as_str()));
-        let change = move |registry: &mut Registry, _| match is_add {
+        let change = move |registry: &mut InstanceRegistry, _| match is_add {
             true => registry.add_to_group(&group, &member),
             false => registry.remove_from_group(&group, &member),
         };
@@ -192,14 +193,14 @@ impl Service {
         Ok(DeletedGroup { name, deleted: true })
     }
 
-    /// Deletes the secret of a group that needs it no more. Where that fails an operator has to, so it is an error
-    /// although the group has changed.
+    /// Deletes the secret that a changed or deleted group does not need any more. A failure is an error although the
+    /// group has changed, because an operator must then delete the secret.
     async fn remove_secret(&self, former: GroupRecord, done: &str) -> Result<(), OperationRefusal> {
         let group = former.group.name.clone();
         let Some(registry) = former.registry.clone() else { return Ok(()) };
         let refused = |name: &str, place: &str, cause: String| {
             let message = format!(
-                "the group {group} is {done}, but the secret {name}{place} is still there: {cause}. Delete it by kubectl"
+                "the group {group} is {done}, but the secret {name}{place} is still there: {cause}. Delete it with kubectl"
             );
             OperationRefusal::new(OperationCode::Refused, message)
         };

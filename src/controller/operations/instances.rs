@@ -1,11 +1,11 @@
-//! What operators change of instances.
+//! The operations on instances.
 
 use super::{answers, bad, conflict};
 use crate::controller::core::{Adjustment, InstanceName, NodeType, Time};
 use crate::controller::driver::JobDriver;
 use crate::controller::health::uncheckable;
 use crate::controller::service::Service;
-use crate::controller::store::{Audit, Error, InstanceRecord, Overview, Registry};
+use crate::controller::store::{Audit, Error, InstanceRecord, InstanceRegistry, Overview};
 use crate::rpc::operation::{
     ByName, HealthCheck, InstanceFilter, InstanceRemoval, InstanceSettings, NewInstance, OperationRefusal,
 };
@@ -24,20 +24,20 @@ impl Service {
         named(&self.driver.store.overview().await?, &self.driver, name)
     }
 
-    /// Changes an instance, and returns it as it is then.
+    /// Changes an instance, and returns the changed one.
     async fn change_instance(
         &self,
         name: String,
         audit: Audit,
-        change: impl Fn(&mut Registry, &InstanceName, Time) -> Result<(), Error> + Send + 'static,
+        change: impl Fn(&mut InstanceRegistry, &InstanceName, Time) -> Result<(), Error> + Send + 'static,
     ) -> Result<InstanceReport, OperationRefusal> {
         let instance = InstanceName::from(name.as_str());
-        let change = move |registry: &mut Registry, now| change(registry, &instance, now);
+        let change = move |registry: &mut InstanceRegistry, now| change(registry, &instance, now);
         self.driver.store.change_registry(Some(audit), change).await?;
         self.instance(&name).await
     }
 
-    /// The instances; or, if asked so, the nodes that could become some.
+    /// The instances; or, if the filter says so, the nodes that could become instances.
     pub(super) async fn list_instances(&self, filter: InstanceFilter) -> Result<Instances, OperationRefusal> {
         let found = self.driver.placer.found();
         if filter.found {
@@ -48,14 +48,14 @@ impl Service {
         Ok(Instances { instances: Some(instances), found: Candidates::Count(found.len() as u64) })
     }
 
-    /// Lets jobs start on an instance; a node that the mesh knows becomes one.
+    /// Lets jobs start on an instance. A node that the mesh knows is registered first if it is no instance yet.
     pub(super) async fn enable_instance(
         &self,
         asked: ByName,
         audit: Audit,
     ) -> Result<InstanceReport, OperationRefusal> {
         let known = self.driver.placer.known_as(&InstanceName::from(asked.name.as_str())).await;
-        let enable = move |registry: &mut Registry, instance: &InstanceName, now| {
+        let enable = move |registry: &mut InstanceRegistry, instance: &InstanceName, now| {
             if let Some((node_type, offer)) = known.filter(|_| !registry.has_instance(instance)) {
                 let record = InstanceRecord::register(instance.clone(), node_type, true, now);
                 registry.add_instance(record)?.instance.offer = offer;
@@ -64,7 +64,7 @@ impl Service {
             Ok(())
         };
         let enabled = self.change_instance(asked.name, audit, enable).await?;
-        // Whether it can be reached from here is in the store from then on.
+        // Looks at the mesh again, so that the store says soon whether this node reaches the instance.
         self.driver.placer.look_at_mesh();
         Ok(enabled)
     }
@@ -74,7 +74,7 @@ impl Service {
         asked: ByName,
         audit: Audit,
     ) -> Result<InstanceReport, OperationRefusal> {
-        let disable = |registry: &mut Registry, instance: &InstanceName, now| {
+        let disable = |registry: &mut InstanceRegistry, instance: &InstanceName, now| {
             registry.instance_mut(instance)?.instance.set_enabled(false, now);
             Ok(())
         };
@@ -89,10 +89,11 @@ impl Service {
         let NewInstance { name, node_type: wanted, enabled } = asked;
         let wanted = wanted.as_deref().unwrap_or(NodeType::Execution.name());
         let node_type = [NodeType::Execution, NodeType::Hop].into_iter().find(|one| one.name() == wanted);
-        let node_type = node_type
-            .ok_or_else(|| bad("node_type: it is execution or hop: control nodes register themselves"))?;
+        let node_type = node_type.ok_or_else(|| {
+            bad("node_type: it must be execution or hop: control nodes register themselves")
+        })?;
         let enabled = enabled.unwrap_or(true);
-        let add = move |registry: &mut Registry, instance: &InstanceName, now| {
+        let add = move |registry: &mut InstanceRegistry, instance: &InstanceName, now| {
             if registry.has_instance(instance) {
                 return Err(Error::Conflict(format!("the instance {instance} exists")));
             }
@@ -104,7 +105,8 @@ impl Service {
         Ok(added)
     }
 
-    /// Has an instance checked soon; or, with `store: false`, now, and only says what that would make of its record.
+    /// Requests a health check of an instance; with `store: false`, checks it now and returns its record as it would
+    /// become.
     pub(super) async fn check_health(
         &self,
         asked: HealthCheck,
@@ -112,7 +114,7 @@ impl Service {
     ) -> Result<InstanceReport, OperationRefusal> {
         let name = asked.name;
         if asked.store.unwrap_or(true) {
-            let request = |registry: &mut Registry, instance: &InstanceName, now| {
+            let request = |registry: &mut InstanceRegistry, instance: &InstanceName, now| {
                 let one = &mut registry.instance_mut(instance)?.instance;
                 if let Some(why) = uncheckable(one) {
                     return Err(Error::Conflict(why));
@@ -140,10 +142,10 @@ impl Service {
     ) -> Result<InstanceReport, OperationRefusal> {
         let InstanceSettings { name, capacity_adjustment, managed_by_policy: managed } = asked;
         if capacity_adjustment.is_some_and(|share| !(0.0..=MOST_ADJUSTMENT).contains(&share)) {
-            return Err(bad(format!("capacity_adjustment: it is a number from 0 to {MOST_ADJUSTMENT}")));
+            return Err(bad(format!("capacity_adjustment: it must be a number from 0 to {MOST_ADJUSTMENT}")));
         }
         let adjustment = capacity_adjustment.map(|share| Adjustment((share * 100.0).round() as u32));
-        let set = move |registry: &mut Registry, instance: &InstanceName, _| {
+        let set = move |registry: &mut InstanceRegistry, instance: &InstanceName, _| {
             let one = &mut registry.instance_mut(instance)?.instance;
             one.managed_by_policy = managed.unwrap_or(one.managed_by_policy);
             one.adjustment = adjustment.unwrap_or(one.adjustment);

@@ -1,4 +1,4 @@
-//! What operators read of jobs, and how they run one again or delete it.
+//! The operations on jobs: lists, details, explanations, cancels, reruns and deletions.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,32 +8,34 @@ use tokio::sync::Semaphore;
 use super::{answers, conflict, missing};
 use crate::confine::Support;
 use crate::controller::answers::AttemptUnit;
-use crate::controller::core::{Attempt, AttemptNo, GroupName, InstanceName, JobId, Time};
-use crate::controller::driver::{Candidate, parsed};
+use crate::controller::core::{Attempt, AttemptNo, GroupName, InstanceName, JobId, Silence, Time};
+use crate::controller::driver::{Candidate, rfc3339};
 use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb};
+use crate::controller::saved::saved_label;
 use crate::controller::service::Service;
 use crate::controller::service::intake::permit;
 use crate::controller::service::repeat::{Repeat, RepeatError};
-use crate::controller::store::{self, Audit, JobDetail, Kept, PAGE_MAX};
+use crate::controller::store::{self, Audit, JobRecord, Kept, PAGE_MAX};
 use crate::controller::stream;
 use crate::rpc::operation::{HostPage, JobFilter, LostAttempt, OperationCode, OperationRefusal, Rerun};
 use crate::rpc::report::controller::{
-    self as report, CheckReport, DeletedJob, Explained, ExplainedGroup, Hosts, JobReport, Jobs,
+    self as report, CheckReport, DeletedJob, Explained, ExplainedGroup, Hosts, JobCounts, JobReport, Jobs,
+    OldestJob, SilentNode,
 };
 use crate::work::Leftovers;
 
 /// Lists of jobs that are read at a time.
 static LISTS: Semaphore = Semaphore::const_new(4);
-/// Rows of a list, unless asked otherwise.
+/// Rows of a list unless the caller asks for another number.
 const PAGE: u32 = 50;
-/// Nodes that are named of those that could run a job.
+/// Most nodes that are named as able to run a job.
 const COULD_RUN: usize = 10;
-/// Hosts of a recap that are shown with a job, and of a page unless asked otherwise.
+/// Hosts of a recap that are shown with a job, and on a page unless the caller asks for another number.
 const HOSTS: u32 = 100;
 
-/// Names the nodes that could run a job, and how they come to.
+/// Names the nodes that could run a job, and the command that enables them.
 fn could_run(found: &[Candidate]) -> Option<CheckReport> {
-    // Who may join the mesh chooses its name, and this is pasted into a shell.
+    // Plain names only: a node chooses its name itself, and operators paste this command into a shell.
     let is_plain = |name: &&str| {
         !name.starts_with('-') && name.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
     };
@@ -44,26 +46,69 @@ fn could_run(found: &[Candidate]) -> Option<CheckReport> {
     (!names.is_empty()).then_some(CheckReport { check, ok: false, detail })
 }
 
+fn selection(asked: JobFilter) -> store::JobSelection {
+    let JobFilter {
+        state,
+        kind,
+        name,
+        group,
+        node,
+        mut label,
+        saved,
+        search,
+        since,
+        until,
+        before,
+        brief,
+        limit: _,
+    } = asked;
+    label.extend(saved.as_deref().map(saved_label));
+    let time = |time: jiff::Timestamp| Time(time.as_millisecond());
+    store::JobSelection {
+        states: state,
+        kinds: kind,
+        labels: label,
+        search,
+        name,
+        group: group.map(|name| GroupName::from(name.as_str())),
+        node: node.map(|name| InstanceName::from(name.as_str())),
+        since: since.map(time),
+        until: until.map(time),
+        before: before.map(JobId),
+        brief,
+    }
+}
+
 impl Service {
     pub(super) async fn list_jobs(&self, asked: JobFilter) -> Result<Jobs, OperationRefusal> {
-        let JobFilter { state, kind, name, group, node, label, since, until, before, limit, brief } = asked;
-        let time = |time: jiff::Timestamp| Time(time.as_millisecond());
-        let filter = store::JobFilter {
-            states: state,
-            kinds: kind,
-            labels: label,
-            name,
-            group: group.map(|name| GroupName::from(name.as_str())),
-            node: node.map(|name| InstanceName::from(name.as_str())),
-            since: since.map(time),
-            until: until.map(time),
-            before: before.map(JobId),
-            brief,
-        };
-        // It is never closed. Who comes later waits here, and not with a page in its hands.
+        let limit = asked.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+        // The semaphore is never closed. Later callers wait here, before they hold a page in memory.
         let _turn = LISTS.acquire().await;
-        let page = self.driver.store.list(filter, limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).await?;
-        Ok(Jobs { jobs: page.jobs.iter().map(JobReport::from).collect(), next: page.next.map(|id| id.0) })
+        let brief = asked.brief;
+        let page = self.driver.store.list(selection(asked), limit).await?;
+        let mut jobs: Vec<JobReport> = page.jobs.iter().map(JobReport::from).collect();
+        if !brief {
+            let sent = page.jobs.iter().filter(|row| !row.state.is_final() && row.execution_node.is_some());
+            let mut silent = self.silences(sent.map(|row| row.id).collect()).await?;
+            for job in &mut jobs {
+                job.silent = silent.remove(&JobId(job.id)).map(SilentNode::from);
+            }
+        }
+        Ok(Jobs { jobs, next: page.next.map(|id| id.0) })
+    }
+
+    /// Of these jobs those whose nodes do not answer.
+    async fn silences(&self, ids: Vec<JobId>) -> Result<BTreeMap<JobId, Silence>, OperationRefusal> {
+        Ok(self.driver.store.silences(ids, self.driver.placer.patience()).await?)
+    }
+
+    /// How many jobs of each state a list without pages would have.
+    pub(super) async fn count_jobs(&self, asked: JobFilter) -> Result<JobCounts, OperationRefusal> {
+        let _turn = LISTS.acquire().await;
+        let counts = self.driver.store.count_jobs(selection(asked)).await?;
+        let oldest = counts.oldest.map(|(id, created)| OldestJob { id: id.0, created: rfc3339(created) });
+        let states = counts.states.into_iter().map(|(state, number)| (state.name().to_owned(), number));
+        Ok(JobCounts { states: states.collect(), oldest })
     }
 
     pub(super) async fn job(&self, id: JobId) -> Result<report::JobDetail, OperationRefusal> {
@@ -81,13 +126,13 @@ impl Service {
         }
         let recap = self.driver.store.recap(id, 0, HOSTS).await?;
         let silence = match detail.job.attempts.iter().any(Attempt::is_open) {
-            true => self.driver.store.silence(id, self.driver.placer.patience()).await?,
+            true => self.silences(vec![id]).await?.remove(&id),
             false => None,
         };
         Ok(answers::job_detail(&detail, recap, units, silence, retention))
     }
 
-    /// What a job did on its hosts, one page of them.
+    /// One page of a job's hosts, with the job's results on them.
     pub(super) async fn list_hosts(&self, asked: HostPage) -> Result<Hosts, OperationRefusal> {
         let HostPage { id, from, limit } = asked;
         let limit = limit.unwrap_or(HOSTS).clamp(1, PAGE_MAX);
@@ -99,7 +144,7 @@ impl Service {
         let explained = self.driver.store.explain(id, require_tls, patience).await?;
         let waits_for = self.driver.attempts.start_waits_for(&explained.job);
         let mut told = answers::explanation(explained, waits_for, self.driver.placer.no_turn());
-        // The default group takes each instance that is enabled.
+        // Any enabled instance joins the default group.
         let is_empty = |group: &ExplainedGroup| !group.ok && group.instances.is_empty();
         let default = GroupName::default_group();
         if told.groups.iter().any(|group| group.name == default.as_str() && is_empty(group)) {
@@ -118,7 +163,7 @@ impl Service {
         self.job(id).await
     }
 
-    /// A lost attempt does not run and will not: the job goes on as if its instance had said so.
+    /// Confirms that a lost attempt does not run and will not; the job goes on as if its instance had said so.
     pub(super) async fn confirm_lost(
         &self,
         asked: LostAttempt,
@@ -129,7 +174,7 @@ impl Service {
         self.job(id).await
     }
 
-    /// A new job with the payload of one that has ended. It has no key, and waits for no other job.
+    /// Makes a new job with the payload of a job that has ended. The new job has no key, and waits for no other job.
     pub(super) async fn rerun_job(
         &self,
         asked: Rerun,
@@ -142,7 +187,8 @@ impl Service {
             let state = former.row.state.name();
             return Err(conflict(format!("job {id} is {state}: it can run again once it has ended")));
         }
-        let permitted = permit(&self.driver.options(), &parsed(&former)?, is_admin, Support::detect()).await;
+        let permitted =
+            permit(&self.driver.options(), &former.parsed_header()?, is_admin, Support::detect()).await;
         permitted.map_err(|why| OperationRefusal::new(OperationCode::Refused, why))?;
         let limit = if failed_hosts { self.failed_hosts(id).await? } else { former.row.terms.limit.clone() };
         let again = |former| Repeat { former, limit, is_admin, audit };
@@ -156,15 +202,15 @@ impl Service {
         self.job(new).await
     }
 
-    /// The hosts on which a job failed, or which it did not reach: all of them, or none.
+    /// All hosts on which a job failed or which it did not reach; an error if only some of them are known.
     async fn failed_hosts(&self, id: JobId) -> Result<Vec<String>, OperationRefusal> {
         let (counts, hosts) = self.driver.store.failed_hosts(id).await?;
-        let no_recap = || format!("job {id} did not come to its recap: run it again as a whole");
+        let no_recap = || format!("job {id} ended before its recap: run it again as a whole");
         let counts = counts.ok_or_else(|| conflict(no_recap()))?;
         if counts.left_out > 0 {
             let failed = hosts.len() as u64 + counts.left_out;
             return Err(conflict(format!(
-                "job {id} failed on {failed} hosts, and no more than {} are kept: run it again as a whole",
+                "job {id} failed on {failed} hosts, but only {} are kept: run it again as a whole",
                 hosts.len()
             )));
         }
@@ -181,8 +227,8 @@ impl Service {
         }
     }
 
-    /// The unit here that has a job's payload.
-    fn unit_with_payload(&self, job: &JobDetail) -> Option<String> {
+    /// The unit of this node that has a job's payload.
+    fn unit_with_payload(&self, job: &JobRecord) -> Option<String> {
         let has_payload =
             |unit: &&String| self.registry.job_unit(unit).is_some_and(|unit| unit.has_payload());
         holders(job)
@@ -193,7 +239,7 @@ impl Service {
     }
 
     /// The payload of a job from another control node that has it.
-    async fn payload_elsewhere(&self, job: &JobDetail) -> Result<(PeerAnswer, PeerStream), OperationRefusal> {
+    async fn payload_elsewhere(&self, job: &JobRecord) -> Result<(PeerAnswer, PeerStream), OperationRefusal> {
         let id = job.row.id;
         let mut why = None;
         for (node, _) in holders(job).filter(|(node, _)| **node != self.driver.node) {
@@ -215,13 +261,13 @@ impl Service {
         })
     }
 
-    /// Deletes the row of a job that has ended, and its units here.
+    /// Deletes the row of a job that has ended, and its units on this node.
     pub(super) async fn delete_job(&self, id: JobId, audit: Audit) -> Result<DeletedJob, OperationRefusal> {
         let holders = self.driver.store.detail(id).await?.holders;
         self.driver.store.delete_job(audit, id).await?;
         for (_, unit, _) in holders.iter().filter(|(node, _, _)| *node == self.driver.node) {
             if let Err(error) = self.registry.release_child(unit, Leftovers::Stay).await {
-                tracing::debug!(unit, %error, "housekeeping will release a unit without a job");
+                tracing::debug!(unit, %error, "cannot release the unit of a deleted job, leaving it to housekeeping");
             }
         }
         Ok(DeletedJob { id: id.0, deleted: true })
@@ -238,6 +284,6 @@ impl From<RepeatError> for OperationRefusal {
 }
 
 /// Control nodes that have the payload of a job, each with its unit.
-fn holders(job: &JobDetail) -> impl Iterator<Item = (&InstanceName, &String)> {
+fn holders(job: &JobRecord) -> impl Iterator<Item = (&InstanceName, &String)> {
     job.holders.iter().filter(|(_, _, kept)| *kept == Kept::Payload).map(|(node, unit, _)| (node, unit))
 }

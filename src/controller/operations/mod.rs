@@ -1,31 +1,30 @@
-//! What operators ask of a controller: lists, explanations, cancels, and changes of instances and groups. What can be asked
-//! is `rpc`'s to say, and the shapes of answers are `answers`'.
+//! Carries out what operators ask of a controller: lists, explanations, cancels, and changes of instances and groups.
+//! `rpc` defines the operations, and `answers` the shapes of their answers.
 
 mod backup;
 mod groups;
 mod instances;
 mod jobs;
+mod saved;
 mod streams;
 
 use super::answers;
-use super::core::{InstanceName, JobId};
+use super::core::JobId;
 use super::driver::rfc3339;
-use super::options::ControllerOptions;
 use super::service::Service;
 use super::store::{Audit, Error, PAGE_MAX};
-use crate::rpc::operation::{Answer, AuditPage, Operation, OperationCode, OperationRefusal};
+use crate::rpc::operation::{
+    Answer, AuditPage, NodeNote, Operated, Operation, OperationCode, OperationRefusal,
+};
+use crate::rpc::report::Lenient;
 use crate::rpc::report::controller::{
     AuditRow, AuditRows, Cleanup, ClockReport, ControllerReport, GroupSummary, NodeSummary, Paused,
     StoreReport,
 };
+use crate::rpc::report::enrolment::{EnrolmentReport, NodeActed};
 use crate::work::{Caller, Rights};
 
-pub use self::streams::JobStream;
-
-/// What an operation gives: its answer, and the bytes that follow.
-pub type Operated = (Answer, Option<Box<JobStream>>);
-
-/// Rows of the audit that are listed unless somebody wants more or less.
+/// Rows of the audit that are listed unless the caller asks for another number.
 const AUDIT_PAGE: u32 = 50;
 
 fn bad(message: impl Into<String>) -> OperationRefusal {
@@ -64,11 +63,9 @@ impl From<Error> for OperationRefusal {
 }
 
 impl Service {
-    /// Carries out one operation for somebody who may ask for it. What it makes run has no more rights than they have.
-    ///
-    /// # Errors
-    /// [`OperationRefusal`]
-    pub async fn operate(&self, operation: Operation, who: &Caller) -> Result<Operated, OperationRefusal> {
+    /// Carries out one operation for a caller who may ask for it. What it starts gets no more rights than the caller
+    /// has.
+    pub async fn operate(&self, operation: Operation, who: &Caller) -> Operated {
         let (op, target) = (operation.name().to_owned(), operation.target());
         let audit = Audit { who: who.credentials.to_string(), op, target };
         let answer = match operation {
@@ -99,7 +96,18 @@ impl Service {
                 Answer::RemoveFromGroup(self.change_member(it, false, audit).await?)
             }
             Operation::DeleteGroup(it) => Answer::DeleteGroup(self.delete_group(it, audit).await?),
+            Operation::ListEnrolment(_) => Answer::ListEnrolment(EnrolmentReport::default()),
+            Operation::ApproveHost(_) | Operation::RejectHost(_) => {
+                return Err(missing(
+                    "this node gives no certificates: ask one whose enrolment has an authority",
+                ));
+            }
+            Operation::NoteNode(it) => Answer::NoteNode(self.note_node(it, audit).await?),
+            Operation::ListSaved(it) => Answer::ListSaved(self.list_saved(it)),
+            Operation::GetSaved(it) => Answer::GetSaved(self.saved_job(&it.name).await?),
+            Operation::StartSaved(it) => Answer::StartSaved(self.start_saved(it, who).await?),
             Operation::ListJobs(it) => Answer::ListJobs(self.list_jobs(it).await?),
+            Operation::CountJobs(it) => Answer::CountJobs(self.count_jobs(it).await?),
             Operation::GetJob(it) => Answer::GetJob(self.job(JobId(it.id)).await?),
             Operation::ListHosts(it) => Answer::ListHosts(self.list_hosts(it).await?),
             Operation::ExplainJob(it) => Answer::ExplainJob(self.explain_job(JobId(it.id)).await?),
@@ -131,12 +139,22 @@ impl Service {
         Ok(AuditRows { rows: rows.map(row).collect() })
     }
 
+    /// Records what was done about a node under its own name: this request is only its messenger.
+    async fn note_node(
+        &self,
+        NodeNote { node, act }: NodeNote,
+        audit: Audit,
+    ) -> Result<NodeActed, OperationRefusal> {
+        self.driver.store.record(Audit { op: act.name().to_owned(), ..audit }).await?;
+        Ok(NodeActed { node, act: Lenient::Known(act) })
+    }
+
     async fn clean_up_now(&self, audit: Audit) -> Result<Cleanup, OperationRefusal> {
         self.driver.store.record(audit).await?;
         Ok(Cleanup { instances: self.clean_up().await? })
     }
 
-    /// What is here, and how it stands: nodes and groups by name, none of them while the store is away.
+    /// The state of this controller, with nodes and groups by name; without nodes and groups while the store is away.
     async fn ping(&self) -> ControllerReport {
         let store = &self.driver.store;
         let seen = async {
@@ -151,9 +169,9 @@ impl Service {
             install: Some(format!("{:08x}", self.driver.install)),
             store: StoreReport {
                 times_away: store.times_away(),
-                ..store_report(&self.driver.options(), error)
+                ..answers::store_report(&self.driver.options(), error)
             },
-            ..unopened(&self.driver.node)
+            ..answers::unopened(&self.driver.node)
         };
         report.store.error = report.store.error.or_else(|| self.driver.placer.no_turn());
         if let Some((paused, overview, clock)) = seen {
@@ -167,23 +185,4 @@ impl Service {
         }
         report
     }
-}
-
-/// What a ping says of a controller that knows nothing of its store.
-pub(super) fn unopened(node: &InstanceName) -> ControllerReport {
-    ControllerReport {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: node.to_string(),
-        active_node: node.to_string(),
-        ..ControllerReport::default()
-    }
-}
-
-/// How the store stands, for a ping.
-pub(super) fn store_report(options: &ControllerOptions, error: Option<String>) -> StoreReport {
-    let kind = match options.store.split(':').next() {
-        Some("sqlite") | None => "sqlite",
-        Some(_) => "postgresql",
-    };
-    StoreReport { kind: kind.to_owned(), up: error.is_none(), error, times_away: 0 }
 }

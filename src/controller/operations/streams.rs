@@ -1,41 +1,43 @@
-//! What a job has printed, and its events: read from its output on this node, or else from the control node that has it. A
-//! reader holds one piece of the output and one line, however long the output is.
+//! Streams the output and the events of a job, from this node or else from a control node that has the output. A reader
+//! holds one piece of the output and one line, however long the output is.
 
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::{BoxStream, unfold};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::{Operated, missing};
-use crate::controller::core::JobId;
-use crate::controller::output::{OutputError, OutputPart, OutputReader};
-use crate::controller::peer::{PeerError, PeerStream};
+use super::missing;
+use crate::controller::core::{InstanceName, JobId};
+use crate::controller::output::{OutputError, OutputReader};
+use crate::controller::peer::{PeerAnswer, PeerError, PeerStream, PeerVerb, WantedOutput};
 use crate::controller::service::Service;
-use crate::controller::stream::EventFilter;
-use crate::rpc::operation::{self, Answer, OperationCode, OperationRefusal};
+use crate::controller::store::Kept;
+use crate::controller::stream::EventReader;
+use crate::rpc::operation::{self, Answer, Operated, OperationCode, OperationRefusal};
 use crate::rpc::report::controller::{EventsBegin, OutputBegins};
 
 /// Bytes that follow an answer.
-#[derive(Debug)]
-pub struct JobStream {
+struct JobStream {
     output: OutputSource,
-    /// Only events are passed on.
+    /// If present, only events are passed on.
     events: Option<EventParser>,
 }
 
-/// Finds events, which takes processor time, on another thread and after those who came before: readers of long outputs
-/// keep nobody from anything else.
+/// Finds events in an output. It works on another thread and takes turns with other parsers, because parsing a long
+/// output takes processor time and must delay nothing else.
 #[derive(Debug)]
 struct EventParser {
-    /// Unless it is at work.
-    filter: Option<EventFilter>,
+    /// Absent while it is at work.
+    filter: Option<EventReader>,
     unread: Option<Bytes>,
-    /// Goes on where a reader has left it.
-    parsing: Option<JoinHandle<(EventFilter, Vec<u8>)>>,
+    /// Kept here so that a cancelled read loses nothing.
+    parsing: Option<JoinHandle<(EventReader, Vec<u8>)>>,
 }
 
-/// Parsers that work at a time, of all readers.
+/// Limits the parsers of all readers that work at a time.
 static PARSERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
 
 /// Where the bytes come from.
@@ -43,22 +45,25 @@ static PARSERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 enum OutputSource {
     /// A unit of this node.
     Here(OutputReader),
-    /// Another control node, which sends what is wanted and nothing else.
+    /// Another control node, which sends only the wanted bytes.
     Elsewhere(JobId, PeerStream),
 }
 
 impl JobStream {
-    /// The next bytes; `None` at the end. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Option<Bytes> {
-        match &mut self.events {
-            None => self.output.next().await,
-            Some(events) => events.next(&mut self.output).await,
-        }
+    fn pieces(self) -> BoxStream<'static, Bytes> {
+        let pieces = unfold(self, async |mut stream| {
+            let piece = match &mut stream.events {
+                None => stream.output.next().await,
+                Some(events) => events.next(&mut stream.output).await,
+            };
+            piece.map(|piece| (piece, stream))
+        });
+        pieces.boxed()
     }
 }
 
 impl EventParser {
-    fn new(filter: EventFilter) -> Self {
+    fn new(filter: EventReader) -> Self {
         Self { filter: Some(filter), unread: None, parsing: None }
     }
 
@@ -74,7 +79,7 @@ impl EventParser {
             if self.unread.is_none() {
                 self.unread = Some(output.next().await?);
             }
-            // It is never closed.
+            // The semaphore is never closed.
             let turn = PARSERS.clone().acquire_owned().await.ok()?;
             let (mut filter, bytes) = (self.filter.take()?, self.unread.take()?);
             self.parsing = Some(spawn_blocking(move || {
@@ -90,11 +95,11 @@ impl OutputSource {
     async fn next(&mut self) -> Option<Bytes> {
         match self {
             Self::Here(reader) => reader.next().await.unwrap_or_else(|error| {
-                tracing::warn!(unit = %reader.unit().id(), %error, "the output of a job ends early");
+                tracing::warn!(unit = %reader.unit().id(), %error, "cannot read the rest of a job's output");
                 None
             }),
             Self::Elsewhere(job, stream) => stream.next().await.unwrap_or_else(|error| {
-                tracing::warn!(%job, %error, "the output of a job on another control node ends early");
+                tracing::warn!(%job, %error, "cannot read the rest of a job's output on another control node");
                 None
             }),
         }
@@ -111,38 +116,33 @@ impl From<OutputError> for OperationRefusal {
 }
 
 impl Service {
-    pub(super) async fn stream_output(
-        &self,
-        asked: operation::OutputPart,
-    ) -> Result<Operated, OperationRefusal> {
+    pub(super) async fn stream_output(&self, asked: operation::OutputPart) -> Operated {
         let operation::OutputPart { id, from, attempt, follow } = asked;
-        let (size, output, missing) = self.output(JobId(id), OutputPart { from, follow, attempt }).await?;
+        let (size, output, missing) = self.output(JobId(id), WantedOutput { from, follow, attempt }).await?;
         let answer = Answer::ReadOutput(OutputBegins { id, from, size, missing });
-        Ok((answer, Some(Box::new(JobStream { output, events: None }))))
+        Ok((answer, Some(JobStream { output, events: None }.pieces())))
     }
 
-    pub(super) async fn stream_events(
-        &self,
-        asked: operation::EventFilter,
-    ) -> Result<Operated, OperationRefusal> {
+    pub(super) async fn stream_events(&self, asked: operation::EventFilter) -> Operated {
         let operation::EventFilter { id, from, host, failed, follow } = asked;
-        let part = OutputPart { from: 0, follow, attempt: None };
+        let part = WantedOutput { from: 0, follow, attempt: None };
         let (_, output, missing) = self.output(JobId(id), part).await?;
         if let Some(why) = missing {
             return Err(OperationRefusal::new(OperationCode::OwnerAway, why));
         }
-        let events = Some(EventParser::new(EventFilter::new(from, host, failed)));
-        Ok((Answer::ReadEvents(EventsBegin { id }), Some(Box::new(JobStream { output, events }))))
+        let events = Some(EventParser::new(EventReader::new(from, host, failed)));
+        Ok((Answer::ReadEvents(EventsBegin { id }), Some(JobStream { output, events }.pieces())))
     }
 
-    /// The output of a job, wherever it is, how many bytes there are now, and why the rest is missing, if it is.
+    /// The output of a job, from this node or another: how many bytes there are now, their source, and why the rest is
+    /// missing, if it is.
     async fn output(
         &self,
         id: JobId,
-        part: OutputPart,
+        part: WantedOutput,
     ) -> Result<(u64, OutputSource, Option<String>), OperationRefusal> {
         let here = match OutputReader::open(&self.driver, &self.registry, id, part).await {
-            // What follows it comes as it is fetched.
+            // A follower also gets bytes that are still being fetched.
             Ok(reader) if reader.is_whole() || (part.follow && !reader.unit().is_final()) => {
                 return Ok((reader.size(), OutputSource::Here(reader), None));
             }
@@ -167,5 +167,38 @@ impl Service {
                 OperationRefusal::new(OperationCode::OwnerAway, why)
             }
         })
+    }
+
+    /// The output of a job from another control node, because this node lacks some or all of it: how many bytes that
+    /// node has now, and the wanted ones.
+    ///
+    /// # Errors
+    /// No control node has the output, or no node that has it answers.
+    async fn output_elsewhere(
+        &self,
+        job: JobId,
+        part: WantedOutput,
+    ) -> Result<(PeerAnswer, PeerStream), PeerError> {
+        let detail = self.driver.store.detail(job).await?;
+        let peers = self.driver.base.peers.get().ok_or(PeerError::NoHolder)?;
+        let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
+        let mut others: Vec<&InstanceName> =
+            holders.map(|(node, _, _)| node).filter(|node| **node != self.driver.node).collect();
+        // Nodes with all of the output come first, then the owner; the others may lack its end.
+        let is_complete = |node: &InstanceName| detail.complete.iter().any(|(holder, _)| holder == node);
+        others.sort_by_key(|node| (!is_complete(node), Some(*node) != detail.row.controller_node.as_ref()));
+        others.dedup();
+        let mut last = PeerError::NoHolder;
+        for node in others {
+            match peers.ask(node, PeerVerb::Output(part), job).await {
+                Ok((PeerAnswer { partial: true, .. }, _)) => {
+                    let why = "it has not got all of it yet".to_owned();
+                    last = PeerError::Refused { node: node.clone(), why };
+                }
+                Ok(found) => return Ok(found),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 }

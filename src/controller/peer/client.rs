@@ -1,7 +1,7 @@
 //! Asks another control node.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,22 +10,24 @@ use tokio::time::timeout;
 
 use super::{LINE, PeerAnswer, PeerError, PeerLine, PeerRequest, PeerVerb};
 use crate::controller::core::{InstanceName, JobId};
-use crate::controller::driver::JobDriver;
+use crate::controller::options::SharedOptions;
+use crate::controller::store::Store;
 use crate::rpc::Duplex;
 use crate::wire::NodeId;
 use crate::work::{Dialer, Registry};
 
 /// Bytes that are read at a time.
 const CHUNK: usize = 128 << 10;
-/// How long an answer's line may take.
+/// How long the answer's line may take.
 const LINE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The way to other control nodes.
 pub struct PeerClient {
-    /// It belongs to the driver.
-    driver: Weak<JobDriver>,
-    registry: Registry,
-    dialer: Arc<dyn Dialer>,
+    pub(in crate::controller) node: InstanceName,
+    pub(in crate::controller) store: Store,
+    pub(in crate::controller) settings: SharedOptions,
+    pub(in crate::controller) registry: Registry,
+    pub(in crate::controller) dialer: Arc<dyn Dialer>,
 }
 
 impl std::fmt::Debug for PeerClient {
@@ -47,7 +49,7 @@ impl PeerStream {
     /// The next bytes, at most 128 KiB; `None` when all were sent. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The connection ended before that.
+    /// The connection ended too early.
     pub async fn next(&mut self) -> io::Result<Option<Bytes>> {
         let mut bytes = BytesMut::with_capacity(CHUNK);
         let count = self.0.read_buf(&mut bytes).await?;
@@ -56,14 +58,10 @@ impl PeerStream {
 }
 
 impl PeerClient {
-    pub(super) fn new(driver: Arc<JobDriver>, registry: Registry, dialer: Arc<dyn Dialer>) -> Self {
-        Self { driver: Arc::downgrade(&driver), registry, dialer }
-    }
-
     /// Asks a control node something about a job.
     ///
     /// # Errors
-    /// It cannot be reached, or refuses.
+    /// The control node cannot be reached, or it refuses.
     pub async fn ask(
         &self,
         to: &InstanceName,
@@ -71,18 +69,17 @@ impl PeerClient {
         job: JobId,
     ) -> Result<(PeerAnswer, PeerStream), PeerError> {
         let unreachable = |why: String| PeerError::Unreachable { node: to.clone(), why };
-        let driver = self.driver.upgrade().ok_or_else(|| unreachable("this node stops".to_owned()))?;
         let node = NodeId::new(to.as_str()).map_err(|error| unreachable(error.to_string()))?;
         let mut request = PeerRequest {
-            node: driver.node.to_string(),
-            install: driver.store.install_id().await?,
+            node: self.node.to_string(),
+            install: self.store.install_id().await?,
             job: job.0,
             verb,
             token: String::new(),
         };
         let signed = self.registry.sign_for_peer(&node, &job.to_string(), &request.bound());
         request.token = signed.map_err(|source| PeerError::Signing { node: to.clone(), source })?;
-        let peers = driver.options().peers.clone();
+        let peers = self.settings.load().peers.clone();
         let dialed = self.dialer.dial(node, peers.service, peers.tls_client).await;
         let stream = dialed.map_err(|error| unreachable(error.to_string()))?.stream;
         let asked = timeout(LINE_WITHIN, exchange(stream, &request)).await;

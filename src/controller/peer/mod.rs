@@ -1,34 +1,44 @@
-//! What control nodes of one install ask of each other, over a mesh service of their own: the output and the payload of a
-//! job. Its cancel is in the store. Owns the lines of that protocol, who may ask, and how much it may cost. It does
-//! not know how a service is opened, and decides nothing about jobs.
+//! Control nodes of one install ask each other for the output and the payload of a job, over a mesh service of their
+//! own. Cancels go through the store instead. Owns the lines of this protocol, who may ask, and how much answers may
+//! cost. It does not know how a service is opened, and decides nothing about jobs.
 //!
-//! A request is one line of JSON, with a token that is bound to all of it, to the node that is asked, and to one use. The
-//! answer is one line, behind which the bytes follow to the end of the stream. [`client`] asks, [`server`] answers.
+//! A request is one line of JSON. Its token is bound to the whole request, to the node that is asked, and to one use.
+//! The answer is one line, after which the bytes follow until the end of the stream. [`client`] asks, [`server`]
+//! answers.
 
 mod client;
 mod server;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::client::{PeerClient, PeerStream};
-pub use self::server::{Admitted, PeerServer};
-use super::core::{InstanceName, JobId};
-use super::output::OutputPart;
-use super::service::Service;
-use super::store::Kept;
-use crate::work::{Dialer, WorkError};
+pub use self::server::{AdmittedRequest, PeerServer};
+use super::core::InstanceName;
+use crate::work::WorkError;
 
 /// The longest line in either direction, in bytes.
 const LINE: u64 = 16 << 10;
+
+/// Which bytes of a job's output are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedOutput {
+    /// The first byte, counted from the beginning of the attempt if one is named. It may be beyond the end.
+    pub from: u64,
+    /// Whether to read until the job ends, and not only the bytes that exist now.
+    pub follow: bool,
+    /// The attempt; `None` for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+}
+
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase")]
 pub enum PeerVerb {
-    /// The output of a job. Where nothing of it is wanted there is only the answer.
-    Output(OutputPart),
+    /// The output of a job. If the wanted part is empty, only the answer's line is sent.
+    Output(WantedOutput),
     /// The payload of a job.
     Payload {
         /// The first byte wanted.
@@ -57,20 +67,20 @@ impl PeerRequest {
     }
 }
 
-/// What a control node says of what it sends.
+/// What a control node says about the bytes that it sends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAnswer {
-    /// Bytes that are there now, of the wanted attempt if one was named.
+    /// Bytes that it has now, of the wanted attempt if one was named.
     pub size: u64,
     /// The attempt whose output was begun last; 0 if there is none.
     pub attempt: u32,
     /// Where the output of each of the latest attempts begins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub starts: Vec<(u32, u64)>,
-    /// The children that wrote those.
+    /// The children that wrote the output of the latest attempts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<(u32, String)>,
-    /// The job has ended, and the end of this is not that of its output.
+    /// The job has ended, but these bytes end before its output does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
@@ -81,7 +91,7 @@ pub struct PeerAnswer {
 enum PeerLine {
     Refused {
         refused: String,
-        /// It has nothing of that job.
+        /// The control node has nothing of the job.
         missing: bool,
     },
     Granted(PeerAnswer),
@@ -90,7 +100,7 @@ enum PeerLine {
 /// Why another control node did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// There is no way to it.
+    /// The control node cannot be reached.
     #[error("control node {node} cannot be reached: {why}")]
     Unreachable {
         /// The control node.
@@ -98,7 +108,7 @@ pub enum PeerError {
         /// The cause.
         why: String,
     },
-    /// It refused.
+    /// The control node refused.
     #[error("control node {node} refused: {why}")]
     Refused {
         /// The control node.
@@ -106,7 +116,7 @@ pub enum PeerError {
         /// Its words.
         why: String,
     },
-    /// It has nothing of that job.
+    /// The control node has nothing of the job.
     #[error("control node {node}: {why}")]
     Missing {
         /// The control node.
@@ -122,53 +132,10 @@ pub enum PeerError {
         /// The cause.
         source: WorkError,
     },
-    /// No control node has it.
+    /// No control node has the wanted bytes.
     #[error("no control node has it")]
     NoHolder,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] super::store::Error),
-}
-
-impl Service {
-    /// Gives the controller the way to other control nodes. Returns what answers theirs.
-    pub fn open_peers(&self, dialer: Arc<dyn Dialer>) -> PeerServer {
-        let client = PeerClient::new(self.driver.clone(), self.registry.clone(), dialer);
-        // A second call changes nothing.
-        let _first = self.driver.base.peers.set(client);
-        PeerServer::new(self.driver.clone(), self.registry.clone())
-    }
-
-    /// The output of a job that is not on this node, or not all of it, from a control node that has it: how many bytes it
-    /// has now, and those that are wanted.
-    ///
-    /// # Errors
-    /// No control node has it, or none of those that have it answers.
-    pub async fn output_elsewhere(
-        &self,
-        job: JobId,
-        part: OutputPart,
-    ) -> Result<(PeerAnswer, PeerStream), PeerError> {
-        let detail = self.driver.store.detail(job).await?;
-        let peers = self.driver.base.peers.get().ok_or(PeerError::NoHolder)?;
-        let holders = detail.holders.iter().filter(|(_, _, kept)| *kept == Kept::Output);
-        let mut others: Vec<&InstanceName> =
-            holders.map(|(node, _, _)| node).filter(|node| **node != self.driver.node).collect();
-        // Who has all of it, and who drives it; others may lack the last of it.
-        let is_complete = |node: &InstanceName| detail.complete.iter().any(|(holder, _)| holder == node);
-        others.sort_by_key(|node| (!is_complete(node), Some(*node) != detail.row.controller_node.as_ref()));
-        others.dedup();
-        let mut last = PeerError::NoHolder;
-        for node in others {
-            match peers.ask(node, PeerVerb::Output(part), job).await {
-                Ok((PeerAnswer { partial: true, .. }, _)) => {
-                    let why = "it has not got all of it yet".to_owned();
-                    last = PeerError::Refused { node: node.clone(), why };
-                }
-                Ok(found) => return Ok(found),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
 }

@@ -1,6 +1,6 @@
-//! Answers other control nodes. Who asks must be a registered control node of the same install, must be the node that the
-//! stream comes from, and must show a token for exactly this request. Before that a stream has nothing of what control
-//! nodes share; after it, no control node takes what others need.
+//! Answers other control nodes. The asker must be a registered control node of the same install, must be the node that
+//! the stream comes from, and must show a token for exactly this request. Until then a stream takes no place of a
+//! control node, and the places of each control node are limited.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,11 +24,11 @@ use crate::wire::{NameHash, NodeId};
 use crate::work::Registry;
 use crate::work::jobs::JobUnit;
 
-/// Streams of one control node that are served at a time, and as many that follow the output of a job.
-const MOST: usize = 256;
-/// How long a request, and the look at who sends it, may take.
+/// Streams of one control node that are served at a time. As many more may follow the output of a job.
+const MOST_STREAMS: usize = 256;
+/// How long it may take to read a request and to check its sender.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
-/// How long the other side may take none of what is sent, and for its last bytes.
+/// How long the other side may read nothing of what is sent, and how long it may take for the last bytes.
 const STALLED: Duration = Duration::from_secs(60);
 const CHUNK: usize = 128 << 10;
 
@@ -38,12 +38,12 @@ pub struct PeerServer {
     driver: Arc<JobDriver>,
     registry: Registry,
     served: Places<InstanceName>,
-    /// A job may run for days: those that follow it do not keep others from payloads.
+    /// Followers are counted apart: a job may run for days, and its followers must not keep others from payloads.
     followed: Places<InstanceName>,
 }
 
 /// A request of a control node that may ask.
-pub struct Admitted {
+pub struct AdmittedRequest {
     server: PeerServer,
     request: PeerRequest,
     reader: BufReader<ReadHalf<Box<dyn Duplex>>>,
@@ -51,7 +51,7 @@ pub struct Admitted {
     _place: Share<InstanceName>,
 }
 
-impl std::fmt::Debug for Admitted {
+impl std::fmt::Debug for AdmittedRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Admitted").field("node", &self.request.node).finish_non_exhaustive()
     }
@@ -59,9 +59,9 @@ impl std::fmt::Debug for Admitted {
 
 /// Why a request gets nothing.
 enum Denied {
-    /// There is nothing of that job here.
+    /// This node has nothing of the job.
     Missing(String),
-    /// The one who asks may not, or it cannot be known now.
+    /// The asker may not ask, or this cannot be checked now.
     Refused(String),
 }
 
@@ -80,8 +80,8 @@ impl From<OutputError> for Denied {
     }
 }
 
-/// What is sent behind the answer's line.
-enum Content {
+/// What is sent after the answer's line.
+enum AnswerContent {
     Nothing,
     /// The output of a job.
     Output(Box<OutputReader>),
@@ -93,17 +93,17 @@ enum Content {
 }
 
 impl PeerServer {
-    pub(super) fn new(driver: Arc<JobDriver>, registry: Registry) -> Self {
-        Self { driver, registry, served: Places::new(MOST), followed: Places::new(MOST) }
+    pub(in crate::controller) fn new(driver: Arc<JobDriver>, registry: Registry) -> Self {
+        Self { driver, registry, served: Places::new(MOST_STREAMS), followed: Places::new(MOST_STREAMS) }
     }
 
-    /// Reads what a stream from that node asks for. Whoever may not ask is told so, and one stream too many ends without
-    /// an answer: it is opened again later.
-    pub async fn admit(&self, stream: Box<dyn Duplex>, from: NameHash) -> Option<Admitted> {
+    /// Reads what a stream from that node asks for. A node that may not ask is told so. A stream above the limit ends
+    /// without an answer, and the other node opens it again later.
+    pub async fn admit(&self, stream: Box<dyn Duplex>, from: NameHash) -> Option<AdmittedRequest> {
         timeout(ASKED_WITHIN, self.admit_late(stream, from)).await.ok().flatten()
     }
 
-    async fn admit_late(&self, stream: Box<dyn Duplex>, from: NameHash) -> Option<Admitted> {
+    async fn admit_late(&self, stream: Box<dyn Duplex>, from: NameHash) -> Option<AdmittedRequest> {
         let (reader, mut writer) = tokio::io::split(stream);
         let mut reader = BufReader::new(reader);
         let request = read_request(&mut reader).await.ok()?;
@@ -120,11 +120,11 @@ impl PeerServer {
             PeerVerb::Output(_) | PeerVerb::Payload { .. } => &self.served,
         };
         let place = places.take(&name)?;
-        Some(Admitted { server: self.clone(), request, reader, writer, _place: place })
+        Some(AdmittedRequest { server: self.clone(), request, reader, writer, _place: place })
     }
 
     /// Finds what a request asks for.
-    async fn grant(&self, request: &PeerRequest) -> Result<(PeerAnswer, Content), Denied> {
+    async fn grant(&self, request: &PeerRequest) -> Result<(PeerAnswer, AnswerContent), Denied> {
         let job = JobId(request.job);
         match request.verb {
             PeerVerb::Output(part) => {
@@ -137,22 +137,22 @@ impl PeerServer {
                     children: extra.output_children.into_iter().collect(),
                     partial: !reader.is_whole(),
                 };
-                Ok((answer, Content::Output(Box::new(reader))))
+                Ok((answer, AnswerContent::Output(Box::new(reader))))
             }
             PeerVerb::Payload { from } => {
                 let path = self.unit(job, Kept::Payload).await?.payload();
                 let found = tokio::fs::metadata(&path).await;
                 let size = found.map_err(|error| Denied::Missing(error.to_string()))?.len();
-                Ok((PeerAnswer { size, ..PeerAnswer::default() }, Content::File { path, from }))
+                Ok((PeerAnswer { size, ..PeerAnswer::default() }, AnswerContent::File { path, from }))
             }
         }
     }
 
-    /// Checks who asks, and names it.
+    /// Checks who asks. Returns the asker's name.
     async fn check(&self, request: &PeerRequest, from: NameHash) -> Result<InstanceName, Denied> {
         let is_sender = NodeId::new(&request.node).is_ok_and(|node| node.hash() == from);
         if !is_sender {
-            let why = "the request names another node than the one that it comes from";
+            let why = "the request does not come from the node that it names";
             return Err(Denied::Refused(why.to_owned()));
         }
         let verified = self.registry.verify_peer(&request.token, &request.job.to_string(), &request.bound());
@@ -165,11 +165,11 @@ impl PeerServer {
         let mut registry = store.registry().await?;
         match registry.instance_mut(&name).is_ok_and(|record| record.instance.node_type.controls()) {
             true => Ok(name),
-            false => Err(Denied::Refused(format!("{name} is no registered control node"))),
+            false => Err(Denied::Refused(format!("{name} is not a registered control node"))),
         }
     }
 
-    /// The unit here that has something of a job.
+    /// The unit of this node that keeps this part of a job.
     async fn unit(&self, job: JobId, kept: Kept) -> Result<JobUnit, Denied> {
         let holders = self.driver.store.holders(job, kept).await?;
         let own = holders.into_iter().filter(|(node, _)| *node == self.driver.node);
@@ -178,13 +178,13 @@ impl PeerServer {
     }
 }
 
-impl Admitted {
+impl AdmittedRequest {
     /// Serves the stream to its end.
     pub async fn serve(self) {
         let Self { server, request, mut reader, mut writer, _place } = self;
         let (line, content) = match server.grant(&request).await {
             Ok((answer, content)) => (PeerLine::Granted(answer), content),
-            Err(denied) => (denied.told(&request), Content::Nothing),
+            Err(denied) => (denied.told(&request), AnswerContent::Nothing),
         };
         let send = async {
             write_line(&mut writer, &line).await?;
@@ -194,18 +194,18 @@ impl Admitted {
         let mut byte = [0];
         tokio::select! {
             sent = send => match sent {
-                // The other side closes once it has all of it.
+                // The other side closes the stream once it has all bytes.
                 Ok(()) => drop(timeout(STALLED, reader.read(&mut byte)).await),
-                Err(error) => tracing::debug!(node = request.node, job = request.job, %error, "a stream to a control node ends early"),
+                Err(error) => tracing::debug!(node = request.node, job = request.job, %error, "a stream to another control node broke off"),
             },
-            // It has left; it sends nothing after its line.
+            // The other side sends nothing after its line, so anything that arrives means that it has left.
             _gone = reader.read(&mut byte) => {}
         }
     }
 }
 
 impl Denied {
-    /// The line that says so. What is refused is logged.
+    /// The line for the other side. A refusal is also logged.
     fn told(self, request: &PeerRequest) -> PeerLine {
         match self {
             Self::Missing(refused) => PeerLine::Refused { refused, missing: true },
@@ -214,7 +214,7 @@ impl Denied {
                     node = request.node,
                     job = request.job,
                     why = refused,
-                    "a control node is refused"
+                    "refused a request of another control node"
                 );
                 PeerLine::Refused { refused, missing: false }
             }
@@ -222,7 +222,7 @@ impl Denied {
     }
 }
 
-impl Content {
+impl AnswerContent {
     async fn send(self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         match self {
             Self::Nothing => Ok(()),
@@ -248,7 +248,7 @@ impl Content {
     }
 }
 
-/// The request, which is one line.
+/// Reads the request, which is one line.
 async fn read_request(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<PeerRequest> {
     let mut line = Vec::new();
     reader.take(LINE).read_until(b'\n', &mut line).await?;

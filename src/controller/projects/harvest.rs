@@ -1,6 +1,6 @@
-//! What a sync leaves in its directory: its answer, a packed tree, and keys of servers that it saw for the first time. A
-//! repository may have got the better of the sync, so each is read as a plain file, of bounded length, and is copied:
-//! whoever wrote it may still have it open.
+//! Takes what a sync leaves in its directory: its answer, a packed tree, and keys of servers that it saw for the first
+//! time. A hostile repository may control the sync, so each is read as a plain file of bounded length, and copied,
+//! because its writer may still have it open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -16,16 +16,16 @@ use crate::controller::credentials::Url;
 const LONGEST_ANSWER: u64 = 64 << 10;
 /// The longest reason that is shown.
 const LONGEST_REASON: usize = 2_000;
-/// The longest line in front of a packed tree.
+/// The longest line before a packed tree.
 const LONGEST_LINE: u64 = 100;
 const TREE: &str = "tree";
 const CHUNK: usize = 256 << 10;
 
-/// What a sync found, or why it found nothing.
+/// The commit that a sync found, or why it found none.
 pub type SyncAnswer = Result<String, String>;
 
 impl ProjectPlace {
-    /// What a sync answered: a commit, or why there is none. `None` if it left no answer.
+    /// The answer of a sync; `None` if it left none.
     pub fn answer(&self, job: i64) -> Option<SyncAnswer> {
         #[derive(Deserialize)]
         struct AnswerFile {
@@ -43,11 +43,11 @@ impl ProjectPlace {
         }
     }
 
-    /// Takes what a sync left: the tree of the commit, unless it was there, and the key of the project's server, if none was
-    /// known.
+    /// Takes the tree of the commit from a sync, unless the tree was there, and the key of the project's server, if
+    /// none was known.
     ///
     /// # Errors
-    /// The tree is none, and those of the disk.
+    /// The packed tree is not valid, or the disk fails.
     pub fn harvest(&self, job: i64, url: &Url, commit: &str) -> io::Result<()> {
         let tree = self.directory.join(TREES).join(format!("{commit}{}", self.suffix));
         if !tree.exists() {
@@ -70,7 +70,7 @@ impl ProjectPlace {
             file.take(LONGEST_ANSWER).read_to_string(&mut text)?;
             Ok(text)
         };
-        // An older ssh notes the address beside the name, as `NAME,ADDRESS`.
+        // An older ssh writes the address after the name, as `NAME,ADDRESS`.
         let key = |line: &str| {
             let (names, key) = line.split_once(' ')?;
             (names.split(',').next() == Some(server.as_str())).then(|| format!("{server} {key}\n"))
@@ -90,15 +90,15 @@ impl ProjectPlace {
     }
 }
 
-/// Copies a part of a runner's stream: the line with the length of a zip, and that zip in base64. Anything else would
-/// speak to the runner in the job's name.
+/// Copies a part of a runner's stream: the line with the length of a zip, and that zip in base64. Anything else is
+/// refused, because it would speak to the runner in the job's name.
 fn copy_tree(from: File, to: &mut File) -> io::Result<()> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct TreeLine {
         zipfile: u64,
     }
-    let no_tree = || io::Error::new(io::ErrorKind::InvalidData, "what the sync left is no packed tree");
+    let no_tree = || io::Error::new(io::ErrorKind::InvalidData, "the sync did not leave a packed tree");
     let mut from = BufReader::with_capacity(CHUNK, from);
     let mut line = Vec::new();
     (&mut from).take(LONGEST_LINE).read_until(b'\n', &mut line)?;

@@ -1,9 +1,9 @@
 //! Projects of git repositories, as this control node keeps them: a mirror of each, and packed trees of single commits.
 //!
-//! A sync is a job of its own on this node, and `playbook` is what it reads. It fetches into the mirror, and leaves a tree
-//! as a finished part of a runner's stream, so that nobody here ever walks through the files of a repository. It may
-//! change its own directory and the mirror; `harvest` takes what it leaves there. This room finds trees, and deletes the
-//! ones that were not used for longest. It knows neither jobs nor the store.
+//! A sync is a job of its own on this node; `playbook` makes its input. It fetches into the mirror, and leaves a tree
+//! as a finished part of a runner's stream, so that this process never reads the files of a repository. It may change
+//! only its own directory and the mirror; `harvest` takes its results. This module finds trees, and deletes those that
+//! have been unused for longest. It knows nothing of jobs or the store.
 
 mod harvest;
 mod playbook;
@@ -28,20 +28,22 @@ use crate::work::run_dir;
 
 const TREES: &str = "trees";
 const MIRROR: &str = "mirror";
-/// Keys of servers: one file for each project, and one of an operator's for all of them, which is only read.
+/// Keys of servers. Each project has a file of this name, and an operator may make one for all projects, which is only
+/// read.
 const KNOWN_HOSTS: &str = "known_hosts";
-/// What is left of a sync after its end, in its directory.
+/// The file in a sync's directory that stays after its end.
 const ANSWER: &str = "answer.json";
-/// What goes with it, and its home and temporary directories in there.
+/// The directory of a sync that is deleted at its end, and the home and temporary directories in it.
 const RUN: &str = "run";
 const HOME: &str = "home";
 const TEMPORARY: &str = "tmp";
-/// Ansible's settings on this machine, and none.
+/// Ansible's settings on this machine, and an empty file that replaces them.
 const ANSIBLE_SETTINGS: &str = "/etc/ansible/ansible.cfg";
 const NO_SETTINGS: &str = "ansible.cfg";
-/// A sync takes an hour at most, and its job reads the answer at once, or when its control node is back.
+/// Nobody reads an older answer: a sync takes an hour at most, and its job reads the answer at once, or when its
+/// control node is back.
 const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// How long the removal of one thing may take; what is left then goes with the next one.
+/// How long one removal may take. The next one removes what is left then.
 const REMOVAL: Duration = Duration::from_secs(60);
 
 /// The projects of a control node. Clones share it.
@@ -51,21 +53,22 @@ pub struct ProjectCache {
     users: Users,
 }
 
-/// How many use each tree and mirror. A plain lock, held for a look, an entry or the deletion of one.
+/// How many users each tree and mirror has. The lock is held for a look, an entry or one deletion.
 type Users = Arc<Mutex<BTreeMap<PathBuf, usize>>>;
 
-/// The place of one repository, as one credential sees it: who may name another credential must fetch by that one.
+/// The place of one repository under one credential. A job with another credential gets another place, because it must
+/// fetch with its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectPlace {
     /// Its directory.
     pub directory: PathBuf,
     /// The name of the directory, 32 hex digits.
     pub hash: String,
-    /// What names of trees end with: trees with and without submodules and requirements differ.
+    /// The end of the names of its trees, because trees with and without submodules and requirements differ.
     pub suffix: &'static str,
 }
 
-/// A packed tree or a mirror, which stays on disk as long as this exists.
+/// A packed tree or a mirror, which stays on disk while this exists.
 #[derive(Debug)]
 pub struct Held {
     path: PathBuf,
@@ -141,10 +144,7 @@ impl ProjectCache {
         Some(tree)
     }
 
-    /// Deletes the trees and mirrors that were not used for longest, until the others have at most that many bytes.
-    ///
-    /// # Errors
-    /// The disk's.
+    /// Deletes trees and mirrors, the longest unused first, until the rest has at most `most` bytes.
     pub fn shrink(&self, most: u64) -> io::Result<()> {
         let mut found = Vec::new();
         for project in entries(&self.directory)? {
@@ -154,7 +154,7 @@ impl ProjectCache {
                 let Ok(facts) = fs::symlink_metadata(&path) else { continue };
                 match size(&path) {
                     Ok(size) => found.push((facts.modified()?, size, path)),
-                    // Nobody may hide bytes from the bound, and the next sync makes a mirror anew.
+                    // Bytes that cannot be counted must not stay, and the next sync makes a new mirror.
                     Err(_) => self.remove_unused(&path),
                 }
             }
@@ -191,7 +191,7 @@ impl ProjectPlace {
         for directory in [self.directory.join(TREES), self.mirror(), run.join(HOME), run.join(TEMPORARY)] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        // An earlier sync that was interrupted may have left anything in its place.
+        // Follows no link, because an earlier sync that was interrupted may have left one in its place.
         let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
         let mut options = OpenOptions::new();
         options
@@ -203,7 +203,7 @@ impl ProjectPlace {
             .map(drop)
     }
 
-    /// All that the sync with that number leaves.
+    /// The directory of the sync with that number.
     pub fn sync_directory(&self, job: i64) -> PathBuf {
         self.directory.join(format!("sync-{job}"))
     }
@@ -221,7 +221,7 @@ impl ProjectPlace {
         self.run_directory(job).join("private")
     }
 
-    /// What a sync may do on this machine, `hidden` being what it shall not see.
+    /// What a sync may do on this machine. It must not see `hidden`.
     pub(crate) fn confinement(
         &self,
         job: i64,
@@ -256,8 +256,8 @@ impl ProjectPlace {
     }
 }
 
-/// Where Ansible has its files: it asks the list of users for a home directory, and settings that are there and cannot be
-/// read are a fault.
+/// Where Ansible has its files. Without these variables it looks up a home directory in the list of users, and fails if
+/// its settings exist but cannot be read.
 fn ansible(run: &Path, read: &[PathBuf]) -> BTreeMap<String, PathBuf> {
     let mut variables = BTreeMap::from([("ANSIBLE_REMOTE_TMP".to_owned(), run.join(TEMPORARY))]);
     if !read.iter().any(|path| Path::new(ANSIBLE_SETTINGS).starts_with(path)) {
@@ -279,19 +279,19 @@ fn remove_forgotten(project: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Syncs may have left directories of any depth.
+/// Removes what a sync left, which may be directories of any depth.
 fn remove(path: &Path) {
     if let Err(error) = run_dir::remove(path, Instant::now() + REMOVAL) {
-        tracing::warn!(path = %path.display(), %error, "what is left of a sync stays");
+        tracing::warn!(path = %path.display(), %error, "cannot remove what is left of a sync");
     }
 }
 
-/// A whole name of a commit, by SHA-1 or SHA-256.
+/// Whether a text is the full name of a commit, by SHA-1 or SHA-256.
 pub fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Opens a regular file, and follows no link: syncs may run as another user than this process.
+/// Opens a regular file and no link, because syncs may run as another user than this process.
 fn open_plain(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
@@ -300,12 +300,12 @@ fn open_plain(path: &Path) -> io::Result<File> {
     if facts.is_file() && facts.nlink() == 1 { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// Its age decides only what is deleted first, so a disk that cannot be written is no matter.
+/// Marks a file as used now. A failure is ignored, because the age only decides what is deleted first.
 fn touch(file: &File) {
     let _unless_read_only = file.set_modified(SystemTime::now());
 }
 
-/// What is in a directory; nothing if it is none.
+/// The paths in a directory; none if it is no directory.
 fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect(),
@@ -319,7 +319,7 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 /// The bytes of a file, or of all files in a directory. Links are not followed.
 ///
 /// # Errors
-/// Something in it cannot be looked at: its path is too long, say.
+/// Something in it cannot be examined, for example because its path is too long.
 fn size(path: &Path) -> io::Result<u64> {
     let (mut sum, mut left) = (0, vec![path.to_owned()]);
     while let Some(path) = left.pop() {

@@ -1,4 +1,4 @@
-//! What a sync reads: the runner's stream with the playbook, its script, its order, and the login.
+//! The input of a sync: a runner's stream with the playbook, its script, its order and the login.
 
 use std::io::{Cursor, Write as _};
 
@@ -16,7 +16,7 @@ const PLAYBOOK: &str = include_str!("sync.yml");
 const SCRIPT: &str = include_str!("sync.py");
 const INVENTORY: &str = "localhost ansible_connection=local\n";
 /// The longest sync, in seconds.
-const LONGEST: u32 = 3_600;
+const LONGEST_SYNC: u32 = 3_600;
 /// The user that servers expect with a token, if a credential names none.
 const TOKEN_USER: &str = "git";
 /// Only its owner may read a file of the stream.
@@ -27,9 +27,9 @@ const PRIVATE: u32 = 0o600;
 pub struct SyncOrder<'a> {
     /// The project.
     pub sync: &'a ProjectSync,
-    /// Where it lies.
+    /// The project's place on this node.
     pub place: &'a ProjectPlace,
-    /// Its number.
+    /// The number of the sync's job.
     pub job: i64,
     /// The content of the credential that the project names.
     pub login: Option<&'a Credential>,
@@ -42,7 +42,7 @@ impl SyncOrder<'_> {
     /// It cannot be packed.
     pub fn stream(&self) -> Result<Vec<u8>, String> {
         let packed = self.pack().map_err(|error| format!("its sync cannot be packed: {error}"))?;
-        let kwargs = json!({"kwargs": {"playbook": "sync.yml", "timeout": LONGEST}});
+        let kwargs = json!({"kwargs": {"playbook": "sync.yml", "timeout": LONGEST_SYNC}});
         let mut stream = format!("{kwargs}\n{}\n", json!({"zipfile": packed.len()})).into_bytes();
         stream.extend_from_slice(STANDARD.encode(packed).as_bytes());
         stream.extend_from_slice(format!("{}\n", json!({"eof": true})).as_bytes());
@@ -74,7 +74,7 @@ impl SyncOrder<'_> {
 
     fn order(&self) -> Value {
         let Self { sync, place, job, login } = self;
-        // A repository on the disk may have its submodules there.
+        // Submodules of a repository on the disk may be on the disk, too.
         let is_local = sync.url.scheme() == "file";
         let allowed: Vec<_> = login.iter().flat_map(|login| &login.urls).map(|url| url.as_str()).collect();
         let username = login.and_then(|login| match &login.kind {
@@ -96,9 +96,9 @@ impl SyncOrder<'_> {
     }
 }
 
-/// The variables by which ansible finds what a project requires: in its own container or pod, and in the child's own
-/// directory, which only the runner knows: it says where in it the artifacts of the run are. What ansible would search
-/// without them comes last.
+/// The variables by which ansible finds the roles and collections that a project requires. They name the directory in a
+/// container or pod first. The child's own directory comes second; only the runner knows it, and sets a variable to the
+/// place of the artifacts below it. The last are ansible's usual places.
 pub fn search_paths() -> [(&'static str, String); 2] {
     let path =
         |name: &str, usual: &str| format!("/runner/{name}:$AWX_ISOLATED_DATA_DIR/../../{name}:{usual}");

@@ -197,7 +197,7 @@ fn a_sync_leaves_a_tree_and_the_key_of_its_own_server() {
     harvest(2, "{\"zipfile\":3}\nAAAA", keys).unwrap();
     assert_eq!(fs::read_to_string(&tree).unwrap(), "{\"zipfile\":3}\nAAAA");
     assert_eq!(known(), "[git.example]:2222 ssh-ed25519 b\n");
-    // What is known stays, as does a tree that is there.
+    // A known key stays, and so does an existing tree.
     harvest(3, "AAAA", "[git.example]:2222 ssh-rsa d\n").unwrap();
     assert_eq!(known(), "[git.example]:2222 ssh-ed25519 b\n");
     place.sweep(3);

@@ -1,6 +1,6 @@
-//! What the node's units reach of the controller: submissions come in, cancels are passed on. Before the store was reached
-//! for the first time there is no driver: submissions are checked and kept, and wait with what an earlier process left. It
-//! knows nothing of how the store is reached.
+//! The controller as the node's units see it: takes submissions and passes cancels on. There is no driver before the
+//! store is first reached. Until then it checks and keeps submissions, which wait together with the units of an earlier
+//! process. It knows nothing of how the store is reached.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -9,23 +9,24 @@ use tokio::sync::Mutex;
 use super::intake::{Intake, NEEDS_FENCE};
 use super::resume::Lost;
 use crate::confine::Support;
+use crate::controller::answers;
 use crate::controller::core::{ChildId, InstanceName};
-use crate::controller::driver::{JobDriver, SharedOptions};
+use crate::controller::driver::JobDriver;
 use crate::controller::header::Header;
-use crate::controller::operations;
-use crate::controller::options::ControllerOptions;
+use crate::controller::options::{ControllerOptions, SharedOptions};
 use crate::controller::refusal::LINE_LIMIT;
+use crate::controller::saved::SavedShelf;
 use crate::controller::store::{Error, Kept};
 use crate::controller::stream;
 use crate::rpc::operation::{Answer, Operation, OperationCode, OperationRefusal};
 use crate::rpc::report::controller::ControllerReport;
 use crate::work::Registry;
-use crate::work::jobs::{Act, HEADER, JobExtra, JobIntake, JobReport, JobRequest, JobUnit, Jobs};
+use crate::work::jobs::{Act, HEADER, JobController, JobExtra, JobIntake, JobRequest, JobUnit, ShownJob};
 use crate::work::unit::UnitId;
 
 const STOPPED: &str = "the controller has stopped";
 
-/// What units reach of the controller. The registry has it until the controller is taken away. Clones share it.
+/// The controller as units see it. The registry holds it until the controller is taken away. Clones share it.
 #[derive(Clone)]
 pub(super) struct Door(Arc<Inside>);
 
@@ -33,6 +34,7 @@ struct Inside {
     node: InstanceName,
     registry: Registry,
     settings: SharedOptions,
+    saved: SavedShelf,
     driver: OnceLock<Weak<JobDriver>>,
     /// Units that wait for the driver; `None` once it is there.
     waiting: Mutex<Option<Vec<JobUnit>>>,
@@ -44,7 +46,7 @@ struct Inside {
 /// Why there is no driver.
 struct Absence {
     words: String,
-    /// To wait does not mend it: nothing is taken that would wait for it.
+    /// Waiting does not help, so nothing is accepted that would wait for the driver.
     is_refusal: bool,
 }
 
@@ -55,7 +57,12 @@ impl std::fmt::Debug for Door {
 }
 
 impl Door {
-    pub(super) fn new(node: InstanceName, registry: &Registry, settings: SharedOptions) -> Self {
+    pub(super) fn new(
+        node: InstanceName,
+        registry: &Registry,
+        settings: SharedOptions,
+        saved: SavedShelf,
+    ) -> Self {
         let support = Support::detect();
         if support == Support::SocketsOnly {
             tracing::warn!(
@@ -66,6 +73,7 @@ impl Door {
             node,
             registry: registry.clone(),
             settings,
+            saved,
             driver: OnceLock::new(),
             waiting: Mutex::new(Some(Vec::new())),
             why: parking_lot::Mutex::new(Absence { words: "it starts".to_owned(), is_refusal: false }),
@@ -73,7 +81,7 @@ impl Door {
         }))
     }
 
-    /// Why there is no driver yet. Says whether that is news.
+    /// Notes why there is no driver yet. Returns whether the reason is new.
     pub(super) fn say(&self, error: &Error) -> bool {
         let words = error.to_string();
         let is_refusal = matches!(error, Error::Refused(_));
@@ -91,6 +99,11 @@ impl Door {
         self.0.settings.clone()
     }
 
+    /// The saved jobs of this node.
+    pub(super) fn saved(&self) -> &SavedShelf {
+        &self.0.saved
+    }
+
     /// Replaces the settings.
     pub(super) fn set_options(&self, options: ControllerOptions) {
         self.0.settings.store(Arc::new(options));
@@ -99,7 +112,7 @@ impl Door {
         }
     }
 
-    /// Gives units their driver. Returns those that waited for one.
+    /// Gives units their driver. Returns the units that waited for it.
     pub(super) async fn open(&self, driver: &Arc<JobDriver>) -> Vec<JobUnit> {
         let mut waiting = self.0.waiting.lock().await;
         let _first = self.0.driver.set(Arc::downgrade(driver));
@@ -111,11 +124,11 @@ impl Door {
         &self.0.registry
     }
 
-    /// Has a unit wait for the driver, and show that. Returns it if the driver is there.
+    /// Makes a unit wait for the driver, and show that it waits. Returns the unit if the driver is there.
     ///
     /// # Errors
-    /// To wait would not help.
-    pub(super) async fn keep(&self, unit: JobUnit, shown: &JobReport) -> Result<Option<JobUnit>, String> {
+    /// Waiting would not help.
+    pub(super) async fn keep(&self, unit: JobUnit, shown: &ShownJob) -> Result<Option<JobUnit>, String> {
         let mut waiting = self.0.waiting.lock().await;
         let Some(waiting) = &mut *waiting else { return Ok(Some(unit)) };
         if let Absence { words, is_refusal: true } = &*self.0.why.lock() {
@@ -126,7 +139,7 @@ impl Door {
         Ok(None)
     }
 
-    /// What the kernel keeps from syncs.
+    /// What the kernel can keep syncs from.
     pub(super) fn support(&self) -> Support {
         self.0.support
     }
@@ -138,18 +151,18 @@ impl Door {
         }
     }
 
-    /// Carries out what needs no driver: a ping.
+    /// Carries out a ping, the only operation that needs no driver.
     pub(super) fn operate(&self, operation: &Operation) -> Result<Answer, OperationRefusal> {
         let why = self.0.why.lock().words.clone();
         if !matches!(operation, Operation::Ping(_)) {
             return Err(OperationRefusal::new(OperationCode::StoreAway, why));
         }
-        let store = operations::store_report(&self.options(), Some(why));
-        Ok(Answer::Ping(ControllerReport { store, ..operations::unopened(&self.0.node) }))
+        let store = answers::store_report(&self.options(), Some(why));
+        Ok(Answer::Ping(ControllerReport { store, ..answers::unopened(&self.0.node) }))
     }
 }
 
-impl Jobs for Door {
+impl JobController for Door {
     fn verifies_signatures(&self) -> bool {
         self.options().verify_signature
     }
@@ -170,9 +183,9 @@ impl Jobs for Door {
         let parsed = header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
         let parsed = parsed.map_err(|error| format!("header: {error}"))?;
         let stream = stream::Submission::new(self.options().bounds.max_payload, parsed);
-        let JobRequest { params: _, is_admin, launched_by } = request;
+        let JobRequest { params: _, is_admin, is_own, launched_by } = request;
         let extra = JobExtra { is_admin, launched_by, header, ..JobExtra::default() };
-        Ok((extra, Box::new(Intake::new(self.clone(), stream, is_admin))))
+        Ok((extra, Box::new(Intake::new(self.clone(), stream, is_admin, is_own))))
     }
 
     fn resume(&self, unit: JobUnit) -> Act<'_, ()> {
@@ -197,7 +210,7 @@ impl Jobs for Door {
             {
                 unit.note_cancel().await;
             }
-            // It may have become a job meanwhile.
+            // The unit may have become a job meanwhile.
             let Some((driver, job)) = attached() else { return Ok(()) };
             if let Some(unit) = self.0.registry.job_unit(unit.as_str())
                 && driver.publisher.give_up_fetching(&unit).await
@@ -218,7 +231,7 @@ impl Jobs for Door {
             driver.publisher.detach(unit.as_str());
             let gone = driver.store.let_go_unit(driver.node.clone(), unit.to_string(), &Kept::ALL).await;
             if let Err(error) = gone {
-                tracing::debug!(%unit, %error, "housekeeping will note that a unit is gone");
+                tracing::debug!(%unit, %error, "cannot store that a unit is gone, leaving it to housekeeping");
             }
         })
     }
@@ -229,7 +242,7 @@ impl Jobs for Door {
                 return false;
             };
             let sent = driver.lease.may_send(child).await.unwrap_or_else(|error| {
-                tracing::warn!(%unit, %error, "a payload waits until it may be sent");
+                tracing::warn!(%unit, %error, "cannot find out whether a payload may be sent yet, it waits");
                 None
             });
             sent.is_some()
@@ -238,7 +251,7 @@ impl Jobs for Door {
 
     fn keep_far_id(&self, unit: UnitId, id: String) -> Act<'_, Result<(), String>> {
         Box::pin(async move {
-            // One of a health check is nobody's after a restart.
+            // The ID is not kept for a health check's unit, because nobody asks for this unit after a restart.
             let Some(child) = ChildId::parse(unit.as_str()) else { return Ok(()) };
             self.driver()?.attempts.keep_far_unit(child, id).await.map_err(|error| error.to_string())
         })
@@ -247,7 +260,7 @@ impl Jobs for Door {
     fn parent(&self, unit: &UnitId) -> Option<i64> {
         let child = ChildId::parse(unit.as_str())?;
         let Some(driver) = self.0.driver.get() else {
-            // Whose job it is, only the store knows.
+            // Only the store knows whether another node drives the job, so the child counts as this node's.
             return Some(child.job.0);
         };
         let driver = driver.upgrade()?;

@@ -1,5 +1,5 @@
-//! A submission while its payload comes, until it is a job: what it asks for is checked against what its caller may do, and
-//! then it enters the store, or waits for it. It knows nothing of placement.
+//! A submission from its first byte until it is a job: checks whether its caller may ask for this, and then stores the
+//! job or lets it wait for the store. It knows nothing of placement.
 
 use super::door::Door;
 use super::{WAITING, enter, enter_later, follow_in_any_case, submission};
@@ -7,25 +7,29 @@ use crate::confine::Support;
 use crate::controller::credentials::{CredentialError, Credentials};
 use crate::controller::header::{Header, Purpose};
 use crate::controller::options::ControllerOptions;
+use crate::controller::saved::RESERVED;
 use crate::controller::store::{Error, Submitted};
 use crate::controller::stream;
 use crate::rpc::UnitState;
-use crate::work::jobs::{Act, JobIntake, JobReport, JobUnit};
+use crate::work::jobs::{Act, JobIntake, JobUnit, ShownJob};
 
-pub(super) const NEEDS_FENCE: &str = "the header's sync.requirements needs all rights on this control node, as what they bring \
-                                      cannot be kept from its files: leave them out (requirements: false)";
+pub(super) const NEEDS_FENCE: &str = "the header's sync.requirements needs all rights on this control node, because \
+                                      it cannot keep what they install from its files: leave them out \
+                                      (requirements: false)";
 
-/// A submission while its payload comes.
+/// A submission whose payload is arriving.
 #[derive(Debug)]
 pub(super) struct Intake {
     door: Door,
     stream: stream::Submission,
     is_admin: bool,
+    /// The controller makes it of its own.
+    is_own: bool,
 }
 
 impl Intake {
-    pub(super) fn new(door: Door, stream: stream::Submission, is_admin: bool) -> Self {
-        Self { door, stream, is_admin }
+    pub(super) fn new(door: Door, stream: stream::Submission, is_admin: bool, is_own: bool) -> Self {
+        Self { door, stream, is_admin, is_own }
     }
 }
 
@@ -33,21 +37,25 @@ impl JobIntake for Intake {
     fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.stream.push(bytes).map_err(|error| error.to_string())?;
         let (is_admin, support) = (self.is_admin, self.door.support());
-        self.stream.header().map_or(Ok(()), |header| check(header, is_admin, support))
+        let Some(header) = self.stream.header() else { return Ok(()) };
+        if !self.is_own && header.labels.keys().any(|name| name.starts_with(RESERVED)) {
+            return Err(format!("header: labels: names that begin with {RESERVED} are the controller's own"));
+        }
+        check(header, is_admin, support)
     }
 
     fn finish(self: Box<Self>, unit: JobUnit) -> Act<'static, Result<bool, String>> {
         Box::pin(async move {
-            let Self { door, stream, is_admin } = *self;
+            let Self { door, stream, is_admin, is_own: _ } = *self;
             let accepted = stream.finish().map_err(|error| error.to_string())?;
             permit(&door.options(), &accepted.header, is_admin, door.support()).await?;
-            let stream::Accepted { header: wanted, asked, unjudged, .. } = accepted;
+            let stream::WholeSubmission { header: wanted, asked, unjudged, .. } = accepted;
             if let Some(zip) = unjudged {
                 judge(zip, unit.payload()).await?;
             }
             let (state, detail, extra) = (UnitState::Pending, WAITING.to_owned(), unit.extra());
             let launched_by = extra.launched_by.clone();
-            let mut report = JobReport { state, detail, extra };
+            let mut report = ShownJob { state, detail, extra };
             let Some(unit) = door.keep(unit, &report).await? else { return Ok(false) };
             let driver = door.driver()?;
             let mut submission = submission(&driver, &unit, &wanted, &asked, &launched_by);
@@ -59,7 +67,7 @@ impl JobIntake for Intake {
                     report.detail = "pending".to_owned();
                     match job {
                         Submitted::New(_) => unit.report(report).await,
-                        // Nothing but the number says whose job it is.
+                        // After a restart, only the number tells which job this unit follows.
                         Submitted::Known(_) => unit.report_durably(report).await,
                     }
                     let followed = follow_in_any_case(&driver, entering, job, unit).await;
@@ -70,7 +78,7 @@ impl JobIntake for Intake {
                     unit.report(report).await;
                     tokio::spawn(async move {
                         if let Err(error) = enter_later(&driver, submission, unit.clone()).await {
-                            tracing::warn!(%error, "a submission that waited for the store is not a job");
+                            tracing::warn!(%error, "cannot make a job of a submission that waited for the store");
                             unit.fail(&error.to_string()).await;
                         }
                     });
@@ -82,7 +90,7 @@ impl JobIntake for Intake {
     }
 }
 
-/// Whether the zip of a stored payload may stand beside a project from elsewhere.
+/// Whether the zip of a stored payload may accompany a project from elsewhere.
 async fn judge(zip: stream::StoredZip, payload: std::path::PathBuf) -> Result<(), String> {
     let judged = tokio::task::spawn_blocking(move || -> Result<(), String> {
         let mut payload = std::fs::File::open(payload).map_err(|error| error.to_string())?;
@@ -91,10 +99,7 @@ async fn judge(zip: stream::StoredZip, payload: std::path::PathBuf) -> Result<()
     judged.await.map_err(|error| error.to_string())?
 }
 
-/// Whether a caller may have run what a header asks for, with the credentials that it names.
-///
-/// # Errors
-/// Why not.
+/// Checks that a caller may run what a header asks for, with the credentials that the header names.
 pub(in crate::controller) async fn permit(
     options: &ControllerOptions,
     header: &Header,
@@ -105,7 +110,7 @@ pub(in crate::controller) async fn permit(
     check_credentials(options, header, is_admin).await
 }
 
-/// What the caller may do.
+/// Checks that the caller may ask for this, apart from the credentials.
 fn check(header: &Header, is_admin: bool, support: Support) -> Result<(), String> {
     let has_requirements = header.sync.as_ref().is_some_and(|sync| sync.requirements);
     if has_requirements && !is_admin && support == Support::SocketsOnly {
@@ -117,7 +122,7 @@ fn check(header: &Header, is_admin: bool, support: Support) -> Result<(), String
     Ok(())
 }
 
-/// The credentials that a header names exist, fit their use, and are for this caller. They are read again at their use.
+/// Checks that the credentials of a header exist, fit their use, and are for this caller. Their use reads them again.
 async fn check_credentials(
     options: &ControllerOptions,
     header: &Header,

@@ -1,5 +1,5 @@
-//! A job that repeats one that has ended: a unit of its own with the same payload. Here that is on disk once; from another
-//! control node it comes over the mesh.
+//! Repeats a job that has ended, as a new job with a unit of its own and the same payload. A payload on this node is
+//! shared on disk; a payload of another control node comes over the mesh.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use tokio::time::timeout;
 
 use super::{STORE_RETRY, follow_in_any_case, most_pending, submission};
 use crate::controller::core::JobId;
-use crate::controller::driver::{JobDriver, parsed};
+use crate::controller::driver::JobDriver;
 use crate::controller::peer::PeerStream;
-use crate::controller::store::{Audit, Error, JobDetail};
+use crate::controller::store::{Audit, Error, JobRecord};
 use crate::controller::stream::Asked;
 use crate::rpc::UnitState;
-use crate::work::jobs::{Act, JobExtra, JobIntake, JobReport, JobUnit};
-use crate::work::{Leftovers, Registry, Submission};
+use crate::work::jobs::{Act, JobExtra, JobIntake, JobUnit, ShownJob};
+use crate::work::{Leftovers, Registry, UnitSubmission};
 
 /// How long another control node may send nothing.
 const SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(in crate::controller) struct Repeat {
-    pub(in crate::controller) former: JobDetail,
+    pub(in crate::controller) former: JobRecord,
     /// The only hosts to run on; all if it is empty.
     pub(in crate::controller) limit: Vec<String>,
-    /// Whether who asked for it may do everything.
+    /// Whether the caller has all rights.
     pub(in crate::controller) is_admin: bool,
     /// Who asked for it, and what it repeats.
     pub(in crate::controller) audit: Audit,
@@ -34,11 +34,11 @@ pub(in crate::controller) struct Repeat {
 /// Why there is no new job.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::controller) enum RepeatError {
-    /// The store refuses it, or the disk here.
+    /// The store or this node's disk refuses.
     #[error(transparent)]
     Here(#[from] Error),
-    /// The other control node does not send the payload to its end.
-    #[error("the payload of job {job} did not come to its end: {why}; ask again")]
+    /// The other control node did not send the whole payload.
+    #[error("the payload of job {job} did not arrive intact: {why}; try again")]
     Elsewhere {
         /// The job to be repeated.
         job: JobId,
@@ -57,8 +57,8 @@ impl Repeat {
         }
     }
 
-    /// Makes the unit and the job, with the payload of a unit here. An error, or a crash before the job is stored, leaves
-    /// neither.
+    /// Makes the unit and the job, with the payload of a unit on this node. An error, or a crash before the job is
+    /// stored, leaves neither.
     ///
     /// # Errors
     /// Those of the store, and of the disk as [`Error::Conflict`].
@@ -69,7 +69,7 @@ impl Repeat {
         payload: &str,
     ) -> Result<JobId, Error> {
         let (driver, registry, payload) = (driver.clone(), registry.clone(), payload.to_owned());
-        // A client that goes away leaves nothing half done.
+        // In a task of its own, so that a client that goes away leaves nothing half done.
         let entered = tokio::spawn(async move {
             let extra = self.extra();
             let unit = registry.repeat_job(&payload, extra.clone()).await;
@@ -78,7 +78,7 @@ impl Repeat {
             if let Err(error) = &stored {
                 unit.fail(&error.to_string()).await;
                 if let Err(error) = registry.release_child(unit.id().as_str(), Leftovers::Stay).await {
-                    tracing::warn!(unit = %unit.id(), %error, "the unit of a job that was not stored stays");
+                    tracing::warn!(unit = %unit.id(), %error, "cannot remove the unit of a job that was not stored");
                 }
             }
             stored
@@ -86,10 +86,10 @@ impl Repeat {
         entered.await.map_err(|error| Error::Conflict(error.to_string()))?
     }
 
-    /// The same with a payload of this size that another control node sends.
+    /// As [`Self::enter`], with a payload of this size that another control node sends.
     ///
     /// # Errors
-    /// As [`Self::enter`], and that it does not come to its end.
+    /// As [`Self::enter`], or the payload does not arrive completely.
     pub(in crate::controller) async fn enter_from(
         self,
         driver: &Arc<JobDriver>,
@@ -110,7 +110,7 @@ impl Repeat {
                 return Err(why);
             }
             let finished = submission.finish().await;
-            // The text of an error of the store would not say which one it is.
+            // The store's own error comes first, because `finished` has only its text.
             match (stored.await, finished) {
                 (Ok(stored), _) => Ok(stored?),
                 (Err(_), Err(error)) => Err(here(&error)),
@@ -124,7 +124,7 @@ impl Repeat {
     async fn store(self, driver: &Arc<JobDriver>, unit: &JobUnit) -> Result<JobId, Error> {
         let extra = self.extra();
         let Self { former, limit, is_admin, audit } = self;
-        let mut header = parsed(&former)?;
+        let mut header = former.parsed_header()?;
         (header.key, header.depends_on) = (None, Vec::new());
         if !limit.is_empty() {
             header.hosts = Some(u32::try_from(limit.len()).unwrap_or(u32::MAX));
@@ -132,7 +132,8 @@ impl Repeat {
         let asked = Asked { forks: Some(former.row.forks), run: former.row.terms.run.clone() };
         let mut submission = submission(driver, unit, &header, &asked, &audit.who);
         (submission.terms.limit, submission.is_admin) = (limit, is_admin);
-        // It may be stored though the answer was lost: the unit tells, and it is asked for until that is known.
+        // The job may be stored although the answer was lost, so this asks until it knows. The store finds the job by
+        // its unit.
         let (entering, job) = loop {
             let entering = driver.entering.clone().read_owned().await;
             let stored =
@@ -145,14 +146,14 @@ impl Repeat {
         };
         let extra = JobExtra { job_id: Some(job.id().0), ..extra };
         let state = UnitState::Pending;
-        // Without the number it would be none.
-        unit.report_durably(JobReport { state, detail: "pending".to_owned(), extra }).await;
+        // Durably, because a restart removes the unit of a repeat that does not know its job's number.
+        unit.report_durably(ShownJob { state, detail: "pending".to_owned(), extra }).await;
         follow_in_any_case(driver, entering, job, unit.clone()).await?;
         Ok(job.id())
     }
 }
 
-/// What a payload from elsewhere becomes once it is here.
+/// Makes the job once a payload from elsewhere has arrived.
 #[derive(Debug)]
 struct Intake {
     driver: Arc<JobDriver>,
@@ -162,7 +163,7 @@ struct Intake {
 
 impl JobIntake for Intake {
     fn push(&mut self, _bytes: &[u8]) -> Result<(), String> {
-        // It was checked when it was submitted.
+        // The payload was checked when it was first submitted.
         Ok(())
     }
 
@@ -180,23 +181,23 @@ fn here(error: &dyn std::fmt::Display) -> RepeatError {
     RepeatError::Here(Error::Conflict(error.to_string()))
 }
 
-/// Takes the payload of a job, which is of this size.
+/// Copies the payload of a job, and checks that it has this size.
 async fn copy(
     mut payload: PeerStream,
     (job, size): (JobId, u64),
-    submission: &mut Submission,
+    submission: &mut UnitSubmission,
 ) -> Result<(), RepeatError> {
     let cut = |why: String| RepeatError::Elsewhere { job, why };
     let mut count = 0;
     loop {
         let piece = timeout(SILENCE, payload.next()).await;
-        let piece = piece.map_err(|_| cut("its control node sends nothing more".to_owned()))?;
+        let piece = piece.map_err(|_| cut("its control node stopped sending".to_owned()))?;
         let Some(bytes) = piece.map_err(|error| cut(error.to_string()))? else { break };
         count += bytes.len() as u64;
         if count > size {
-            return Err(cut(format!("more than its {size} bytes came")));
+            return Err(cut(format!("more than its {size} bytes arrived")));
         }
         submission.write(&bytes).await.map_err(|error| here(&error))?;
     }
-    if count == size { Ok(()) } else { Err(cut(format!("{count} of its {size} bytes came"))) }
+    if count == size { Ok(()) } else { Err(cut(format!("only {count} of its {size} bytes arrived"))) }
 }

@@ -1,5 +1,5 @@
-//! Units of an earlier process follow their jobs again, also where the store has lost what it knew of them. It decides
-//! which job a unit's is; what the unit then shows is `driver`'s.
+//! Makes units of an earlier process follow their jobs again, even if the store has lost those jobs. It decides which
+//! job belongs to a unit; `driver` decides what the unit then shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,29 +8,30 @@ use super::door::Door;
 use super::intake::Intake;
 use super::{STORE_RETRY, attach, follow};
 use crate::controller::core::{ChildId, InstanceName, JobId};
-use crate::controller::driver::{JobDriver, rfc3339, sent};
+use crate::controller::driver::{JobDriver, rfc3339, sent, unknown_of};
 use crate::controller::header::Header;
-use crate::controller::store::{Audit, Error, JobDetail, Kept, Submitted};
+use crate::controller::store::{Audit, Error, JobRecord, Kept, Submitted};
 use crate::controller::stream;
 use crate::work::jobs::{JobExtra, JobIntake, JobUnit};
 
 const CHUNK: usize = 256 << 10;
-/// What the audit says of a job that the store does not know any more.
+/// The audit's entry for a job that the store does not know any more.
 const LOST: &str = "job.lost";
 
-/// What units know of the jobs that the store has lost.
+/// What units know of jobs that the store has lost.
 #[derive(Default)]
 pub(super) struct Lost {
-    /// Jobs that had been placed: what one unit knows counts for all.
+    /// Jobs that one of their units knows to have been placed; this counts for all their units.
     placed: BTreeSet<i64>,
-    /// The jobs that were made of lost ones again, by the number and the time that those had.
+    /// The new jobs that replace lost ones, by number and creation time of the lost job.
     again: BTreeMap<(i64, Option<String>), JobId>,
 }
 
 impl Door {
-    /// Has units follow their jobs before the driver runs. Those whose jobs the store has lost become jobs again, or end.
+    /// Makes units follow their jobs before the driver runs. A unit whose job the store has lost becomes a job again,
+    /// or ends.
     pub(super) async fn follow_all(&self, driver: &Arc<JobDriver>, mut units: Vec<JobUnit>) {
-        // One without a payload follows the job that is made of another one's.
+        // Units with a payload come first: a unit without one follows the job made from another unit's payload.
         units.sort_by_key(|unit| !unit.has_payload());
         let mut lost = Lost { placed: units.iter().filter_map(placed_job).collect(), ..Lost::default() };
         let following = async {
@@ -45,7 +46,7 @@ impl Door {
         }
     }
 
-    /// The driver does not run yet, and without its unit a job would lose its output.
+    /// Tries until the store answers, because a job without its unit would lose its output.
     pub(super) async fn follow_again(&self, driver: &Arc<JobDriver>, unit: JobUnit, lost: &mut Lost) {
         let resumed = loop {
             match self.resume(driver, unit.clone(), lost).await {
@@ -58,8 +59,8 @@ impl Door {
         }
     }
 
-    /// A unit of an earlier process follows its job again. One whose job the store does not know, because the store lost
-    /// its last commits or is an older copy, becomes a job again, unless it had been placed.
+    /// Makes a unit of an earlier process follow its job again. If the store does not know the job, because it lost its
+    /// last commits or is an older copy, the unit becomes a job again, unless the lost job had been placed.
     async fn resume(&self, driver: &Arc<JobDriver>, unit: JobUnit, lost: &mut Lost) -> Result<(), Error> {
         let extra = unit.extra();
         let Some(number) = extra.job_id else {
@@ -71,17 +72,18 @@ impl Door {
         let job = JobId(number);
         let other = match driver.store.detail(job).await {
             Ok(detail) if is_unit_of(&detail, &driver.node, &unit, &extra) => {
-                // The process before may have ended before it noted that.
+                // The earlier process may have ended before it noted this unit as a holder.
                 let (node, id) = (driver.node.clone(), unit.id().to_string());
                 if !detail.holders.contains(&(node.clone(), id.clone(), Kept::Output)) {
                     driver.store.hold(job, node, id, Kept::Output).await?;
                 }
                 return attach(driver, job, unit).await;
             }
-            // In an older copy of the store the number may have become another job's.
+            // In an older copy of the store, another job may have got the same number.
             Ok(detail) => Some(detail),
             Err(Error::NoJob(_)) if driver.store.lost(vec![job]).await?.is_empty() => {
-                // One that was lost, and whose number was given again and deleted, looks the same.
+                // The job may also be a lost one whose number was given to another job that was deleted, so the
+                // children that this unit knows end first.
                 driver
                     .attempts
                     .forgotten
@@ -92,10 +94,9 @@ impl Door {
             Err(Error::NoJob(_)) => None,
             Err(error) => return Err(error),
         };
-        // Its status may not say yet that it was placed, but says which child it has before that is sent. Where the job was
-        // created at the same moment it may be the unit's own, and may have run.
-        let mut children = sent(&extra);
-        children.retain(|sent| !other.as_ref().is_some_and(|detail| detail.job.has_child(&sent.child)));
+        // The unit's status may not show yet that the job was placed, but it names each child before that child is
+        // sent. A job created at the same moment may be the unit's own, so it may have run.
+        let children = unknown_of(&extra, other.as_ref().map(|detail| &detail.job));
         let is_placed = placed_job(&unit).is_some()
             || lost.placed.contains(&number)
             || !children.is_empty()
@@ -107,7 +108,7 @@ impl Door {
         let lost_as = (number, extra.created.clone());
         let why = match extra.rerun_of {
             _ if is_placed => format!("the store has lost job {job}, which had been placed: it may have run"),
-            // Its row alone knew what it was to do of the first one's stream.
+            // Only the lost row knew which part of the first job's stream was to run.
             Some(of) => {
                 format!("the store has lost job {job}, which repeated job {of}: run job {of} again")
             }
@@ -126,7 +127,8 @@ impl Door {
         Ok(())
     }
 
-    /// A unit whose payload is here and whose row is not: an earlier process ended between the two, or there was no store.
+    /// Makes a job of a unit that has its payload but no row: an earlier process ended before it stored the row, or the
+    /// store was away.
     async fn enter_again(&self, unit: JobUnit) -> Result<(), String> {
         let extra = unit.extra();
         let parsed = extra.header.as_ref().map(|text| Header::parse(text.as_bytes())).transpose();
@@ -146,7 +148,7 @@ impl Door {
             }
         });
         let stream = checked.await.map_err(|error| error.to_string())??;
-        Box::new(Intake::new(self.clone(), stream, extra.is_admin)).finish(unit).await.map(drop)
+        Box::new(Intake::new(self.clone(), stream, extra.is_admin, true)).finish(unit).await.map(drop)
     }
 }
 
@@ -156,9 +158,10 @@ fn placed_job(unit: &JobUnit) -> Option<i64> {
     extra.job_id.filter(|_| extra.attempt > 0)
 }
 
-/// Whether a job that the store has under the number that a unit shows is that unit's.
-fn is_unit_of(detail: &JobDetail, node: &InstanceName, unit: &JobUnit, extra: &JobExtra) -> bool {
-    // One that was made for a job that this node took over, or that another unit had submitted, before that was noted.
+/// Whether the stored job with the number that a unit shows is that unit's job.
+fn is_unit_of(detail: &JobRecord, node: &InstanceName, unit: &JobUnit, extra: &JobExtra) -> bool {
+    // A unit without a payload was made for a job that this node took over or that another unit had submitted. The
+    // earlier process may have ended before it noted the unit.
     let has_none_of_its_own =
         || !unit.has_payload() && (extra.created.is_none() || was_created_as(detail, extra));
     detail.is_shown_by(node, unit.id().as_str())
@@ -166,7 +169,7 @@ fn is_unit_of(detail: &JobDetail, node: &InstanceName, unit: &JobUnit, extra: &J
         || has_none_of_its_own()
 }
 
-/// Whether a job was created when a unit says that its own was.
-fn was_created_as(detail: &JobDetail, extra: &JobExtra) -> bool {
+/// Whether a job was created at the time that a unit knows for its own job.
+fn was_created_as(detail: &JobRecord, extra: &JobExtra) -> bool {
     extra.created.as_ref() == Some(&rfc3339(detail.row.created))
 }

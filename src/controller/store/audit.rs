@@ -1,6 +1,6 @@
 //! Who changed what, on request: one row for each operate and admin operation.
 //!
-//! The row is written in the transaction of the change, so there is none without the other.
+//! The row is written in the transaction of the change, so neither exists without the other.
 
 use super::Store;
 use super::error::Error;
@@ -10,7 +10,7 @@ use crate::controller::core::Time;
 /// An operator's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
-    /// Who, as the door determined: `unix:1000`, `cert:NAME`, `mesh:NODE` or `web:NAME`.
+    /// Who asked, as the door determined: `unix:1000`, `cert:NAME`, `mesh:NODE` or `web:NAME`.
     pub who: String,
     /// The operation, for instance `group.create`.
     pub op: String,
@@ -39,7 +39,7 @@ impl Store {
         self.write(move |sql| audit.clone().insert(sql)).await
     }
 
-    /// Deletes the oldest requests of before a time, at most `limit` of them. Returns how many.
+    /// Deletes the oldest requests from before a time, at most `limit` of them. Returns how many it deleted.
     pub async fn cut_audit(&self, before: Time, limit: u32) -> Result<u64, Error> {
         self.write(move |sql| {
             sql.execute(

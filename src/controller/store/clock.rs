@@ -1,4 +1,5 @@
-//! What the store remembers of its own clock, in `meta`: whether something may be deleted by it is the core's decision.
+//! What the store remembers of its own clock, in `meta`. The core decides whether something may be deleted by that
+//! clock.
 
 use super::audit::Audit;
 use super::error::Error;
@@ -11,21 +12,21 @@ const KEY: &str = "clock";
 /// The store's clock, and what is remembered of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
-    /// What it says. If the system's clock was set back since the store was opened, this is behind [`Store::now`].
+    /// The clock's time: earlier than [`Store::now`] if the system's clock was set back since the store was opened.
     pub now: Time,
-    /// What is remembered.
+    /// What the store remembers of it.
     pub record: ClockRecord,
 }
 
 impl Clock {
-    /// Whether nothing may be deleted by it.
+    /// Whether the clock is doubted, so that nothing may be deleted by it.
     pub fn is_doubted(&self) -> bool {
         self.record.doubts(self.now)
     }
 }
 
 impl Store {
-    /// The clock as it is.
+    /// The clock, without remembering what it says.
     pub async fn clock(&self) -> Result<Clock, Error> {
         let set_back = self.set_back();
         self.read(move |sql| {

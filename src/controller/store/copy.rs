@@ -1,18 +1,18 @@
-//! A store into another one, of either kind. No transaction is open for long, so that comes in parts: until the last one is
-//! there a mark keeps control nodes away, and whoever tries again begins anew.
+//! Copies a store into another one, of either kind. The copy is made in parts, so that no transaction is open for long.
+//! Until the last part is there, a mark keeps control nodes away, and another try begins anew.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::error::Error;
-use super::owners::HELD;
+use super::leases::HELD;
 use super::sql::{Dialect, Row, Sql, SqlValue, values};
 use super::{Options, Store, schema, sqlite_files};
 use crate::controller::core::InstanceName;
 
-/// Large tables, each with the column by which it is parted, in the order in which rows can be inserted: those of jobs, with as
-/// many of their first as a part has, and the audit.
+/// Large tables, in the order in which their rows can be inserted, each with the column that divides it into parts. The
+/// number says how many rows of the group's first table a part has.
 const LARGE: [(usize, &[(&str, &str)]); 2] = [
     (
         50,
@@ -28,17 +28,17 @@ const LARGE: [(usize, &[(&str, &str)]); 2] = [
     ),
     (500, &[("audit", "id")]),
 ];
-const SMALL: [&str; 6] = ["instance", "seen", "grp", "member", "project", "lease"];
-/// Tables whose numbers the database assigns. None is used again, as units on other nodes are called by them.
+const SMALL: [&str; 7] = ["instance", "seen", "grp", "member", "project", "lease", "document"];
+/// Tables whose numbers the database assigns. No number is used again, because units on other nodes are named by them.
 const NUMBERED: [&str; 3] = ["job", "instance", "audit"];
-/// What `meta` has besides the numbers of the tables' version.
+/// The keys of `meta` that are copied.
 const SETTINGS: [&str; 3] = ["install_id", "paused", "clock"];
 /// The key in `meta` of a copy that has not ended.
 const UNFINISHED: &str = "unfinished_copy";
-/// Rows of a statement.
+/// The most rows of one statement.
 const ROWS: usize = 100;
 /// How often leases are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const LEASES_EVERY: Duration = Duration::from_secs(1);
 
 /// Copies the store `from` into the empty store `to`. Returns how many jobs it has.
 ///
@@ -60,7 +60,8 @@ pub async fn copy_store(from: &Options, to: &Options) -> Result<u64, Error> {
     let source = Store::open(from, &who).await.map_err(own)?;
     let target = Store::open_with(to, &who, schema::STEPS).await?;
     if source.install_id().await? == target.install_id().await? {
-        let text = "it is this store or an earlier copy of it, and a store is copied into an empty one";
+        let text =
+            "it is this store or an earlier copy of it, but a store can only be copied into an empty one";
         return Err(Error::Conflict(text.to_owned()));
     }
     tokio::try_join!(source.is_unused(), target.is_unused())?;
@@ -75,7 +76,7 @@ pub async fn copy_store(from: &Options, to: &Options) -> Result<u64, Error> {
     let rest = source.read(rest).await?;
     target.write(move |sql| finish(sql, &rest)).await?;
     let jobs: i64 = target.read(|sql| sql.query("SELECT count(*) FROM job", &[])?.remove(0).take()).await?;
-    // Closed, it has all its files.
+    // All its files are there once it is closed.
     drop(target);
     if let Options::Sqlite(path) = to {
         sqlite_files::give_store_to_owner(path)?;
@@ -83,15 +84,16 @@ pub async fn copy_store(from: &Options, to: &Options) -> Result<u64, Error> {
     Ok(jobs.unsigned_abs())
 }
 
-/// Checks that a store is whole.
+/// Checks that a store is no unfinished copy.
 pub(super) fn check(sql: &mut dyn Sql) -> Result<(), Error> {
     let is_whole = schema::get(sql, UNFINISHED)?.is_none();
-    let text = "a copy into this store has not ended: repeat `meshctl controller copy`";
+    let text = "a copy into this store was not finished: repeat `meshctl controller copy`";
     if is_whole { Ok(()) } else { Err(Error::Settings(text.to_owned())) }
 }
 
 impl Store {
-    /// Waits until no control node can have it any more: whoever stops keeps its lease, and whoever works renews it.
+    /// Checks that no control node uses the store. A control node that runs renews its lease while the longest lease
+    /// lasts, so this waits that long; one that has stopped leaves its lease as it is.
     async fn is_unused(&self) -> Result<(), Error> {
         let query = format!("SELECT node, epoch, beat, lasts FROM lease WHERE {HELD} ORDER BY node");
         let held = move |sql: &mut dyn Sql| -> Result<Vec<(String, i64, i64, u64)>, Error> {
@@ -100,12 +102,12 @@ impl Store {
         };
         let (before, begun) = (self.read(held.clone()).await?, Instant::now());
         let lasts = before.iter().map(|(_, _, _, lasts)| Duration::from_millis(*lasts)).max();
-        // A file is locked instead.
+        // No wait is needed for SQLite, because its file is locked.
         while self.is_shared() && begun.elapsed() < lasts.unwrap_or_default() {
-            sleep(LOOK).await;
+            sleep(LEASES_EVERY).await;
             let now = self.read(held.clone()).await?;
             if let Some((node, ..)) = now.iter().find(|lease| !before.contains(lease)) {
-                let text = format!("the control node {node} works with this store: stop it first");
+                let text = format!("the control node {node} uses this store: stop it first");
                 return Err(Error::Conflict(text));
             }
         }
@@ -113,10 +115,10 @@ impl Store {
     }
 }
 
-/// Tables with rows of theirs.
+/// Tables with some of their rows.
 type Part = Vec<(&'static str, Vec<Vec<SqlValue>>)>;
 
-/// What follows a number, and the number with which that ends.
+/// The next part after the number `last`, and the number with which the part ends.
 fn part(
     sql: &mut dyn Sql,
     step: usize,
@@ -143,13 +145,13 @@ fn rows(
     Ok((table, found.into_iter().map(Row::into_values).collect()))
 }
 
-/// The columns are those of the other store, as the same steps have made both.
+/// Inserts rows without naming columns: the same steps have made both stores, so they have the same columns.
 fn insert(sql: &mut dyn Sql, part: &Part) -> Result<(), Error> {
     for (table, rows) in part {
         for rows in rows.chunks(ROWS) {
             let mut values = Vec::new();
             let mut mark = |value: &SqlValue| match value {
-                // SQLite does not say of what type it is.
+                // SQLite does not tell the type of a null.
                 SqlValue::Int(None) | SqlValue::Text(None) => "NULL".to_owned(),
                 SqlValue::Int(Some(_)) | SqlValue::Text(Some(_)) => {
                     values.push(value.clone());
@@ -164,14 +166,16 @@ fn insert(sql: &mut dyn Sql, part: &Part) -> Result<(), Error> {
     Ok(())
 }
 
-/// Empties a store in which are no jobs, or those of a copy that has not ended.
+/// Empties a store that has no jobs, or only those of an unfinished copy.
 fn empty(sql: &mut dyn Sql) -> Result<(), Error> {
     let jobs: i64 = sql.query("SELECT count(*) FROM job", &[])?.remove(0).take()?;
     if jobs > 0 && schema::get(sql, UNFINISHED)?.is_none() {
-        return Err(Error::Conflict(format!("it has {jobs} jobs: a store is copied into an empty one")));
+        return Err(Error::Conflict(format!(
+            "it has {jobs} jobs: a store can only be copied into an empty one"
+        )));
     }
     schema::set(sql, UNFINISHED, "")?;
-    // What hangs on jobs goes with them.
+    // Rows that refer to jobs are deleted with them.
     let mut tables = SMALL.into_iter().chain(["job", "audit"]);
     tables.try_for_each(|table| sql.execute(&format!("DELETE FROM {table}"), &[]).map(drop))
 }
@@ -193,7 +197,7 @@ fn rest(sql: &mut dyn Sql) -> Result<Remainder, Error> {
     Ok((small, numbers, settings.collect::<Result<_, Error>>()?))
 }
 
-/// With it the store is whole.
+/// Inserts the rest and removes the mark: now the store is whole.
 fn finish(sql: &mut dyn Sql, (small, numbers, settings): &Remainder) -> Result<(), Error> {
     insert(sql, small)?;
     for (table, number) in numbers {

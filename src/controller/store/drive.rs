@@ -8,16 +8,16 @@ use super::audit::Audit;
 use super::error::Error;
 use super::jobs::{self, OPEN};
 use super::sql::{Sql, to_json, values};
-use super::{JobDetail, Kept, holders, list, recaps};
+use super::{JobRecord, Kept, holders, list, recaps};
 use crate::controller::core::{
     AttemptNo, ChildId, Driven, Fence, InstanceName, Job, JobId, OutputEnd, Progress, Refused, Time,
 };
-use crate::controller::stream::Recap;
+use crate::controller::stream::{FailureReport, Recap};
 
 /// What the owner has counted in the output of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figures {
-    /// They are saved as the job's as long as no other attempt follows.
+    /// The attempt that was counted. Its figures become the job's unless another attempt has begun.
     pub attempt: AttemptNo,
     /// Events.
     pub events: u64,
@@ -27,8 +27,10 @@ pub struct Figures {
     pub rc: Option<i32>,
     /// The commit that was checked out.
     pub revision: Option<String>,
-    /// What was done on each host. It replaces what was saved before, and comes once it will not change any more.
+    /// What was done on each host, sent once it is final. It replaces what was saved before.
     pub recap: Option<Recap>,
+    /// What went wrong in the playbook, sent once it is final.
+    pub failure: Option<FailureReport>,
 }
 
 /// A complete output on the owner's disk.
@@ -43,9 +45,9 @@ pub struct HeldOutput {
 /// An attempt that may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sending {
-    /// The ID under which its node may have it already, if it was sent before.
+    /// The ID under which its node may have the unit already, if it was sent before.
     pub sent_as: Option<String>,
-    /// It was sent under this very lease for the first time: no other control node has had the job since.
+    /// It was first sent under this very lease, so no other control node has had the job since.
     pub is_ours: bool,
 }
 
@@ -60,7 +62,7 @@ impl Store {
         by: Fence,
         id: JobId,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
-    ) -> Result<JobDetail, Error> {
+    ) -> Result<JobRecord, Error> {
         self.fenced_write(by, move |sql, by| {
             drive(sql, by, id, None, &report)?;
             list::detail(sql, id)
@@ -68,11 +70,8 @@ impl Store {
         .await
     }
 
-    /// As [`Self::drive`] with the report that an attempt has ended, with its figures, and with what it left, complete, if any
-    /// output is kept: from then on its unit may be released.
-    ///
-    /// # Errors
-    /// As [`Self::drive`].
+    /// As [`Self::drive`], for the report that an attempt has ended. Also saves its figures and, if output is kept,
+    /// that the owner has all of it: from then on its unit may be released.
     pub async fn drive_to_end(
         &self,
         by: Fence,
@@ -80,14 +79,15 @@ impl Store {
         figures: Option<Figures>,
         output: Option<HeldOutput>,
         report: impl Fn(&mut Driven<'_>, Time) -> Result<(), Refused> + Send + 'static,
-    ) -> Result<JobDetail, Error> {
+    ) -> Result<JobRecord, Error> {
         self.fenced_write(by, move |sql, by| {
             let query = format!("SELECT output_bytes FROM job WHERE id = $1{}", sql.dialect().lock_row());
             let counted = match figures {
                 Some(_) => 0,
                 None => sql.query(&query, values![id])?.pop().ok_or(Error::NoJob(id))?.take()?,
             };
-            // Another control node sent it and has counted more, and the owner never got that: it is no holder.
+            // An owner with less output than was counted has all of it only if it sent the attempt itself. Otherwise
+            // another control node counted output that the owner never got.
             let has_all = match &output {
                 Some(output) => output.end.bytes >= counted || is_sender(sql, (id, n), &by.owner)?,
                 None => false,
@@ -112,16 +112,13 @@ impl Store {
     }
 
     /// The unit of an attempt was released, and these units of the owner have no payload any more.
-    ///
-    /// # Errors
-    /// As [`Self::drive`].
     pub async fn sweep(
         &self,
         by: Fence,
         id: JobId,
         n: AttemptNo,
         without_payload: Vec<String>,
-    ) -> Result<JobDetail, Error> {
+    ) -> Result<JobRecord, Error> {
         self.fenced_write(by, move |sql, by| {
             drive(sql, by, id, None, &|job, _| job.on_swept(n))?;
             holders::note_gone(sql, id, &by.owner, Kept::Payload, &without_payload)?;
@@ -130,9 +127,10 @@ impl Store {
         .await
     }
 
-    /// The owner is about to send what an attempt's unit reads. That is a write: a takeover either comes before it, and
-    /// nothing is sent, or after it, and then it is known that it may have been. Returns `None` if it may not be sent: a store
-    /// that has lost its last commits may have another job under that number.
+    /// Records that the owner is about to send an attempt's input. This write orders sending and takeover: after a
+    /// takeover nothing is sent, and a takeover after this write knows that the input may have been sent. Returns
+    /// `None` if nothing may be sent: the attempt is over or cancelled, or the store has lost its last commits and
+    /// another job has that number.
     ///
     /// # Errors
     /// The writer is fenced: it must stand down. Or there is no such job.
@@ -177,7 +175,7 @@ impl Store {
         .await
     }
 
-    /// The ID that an attempt's node has given its unit, if that is another one.
+    /// The ID that an attempt's node has given its unit, if one was kept.
     ///
     /// # Errors
     /// The store is away.
@@ -190,7 +188,7 @@ impl Store {
         .await
     }
 
-    /// Whether what an attempt's unit reads may have been sent. If not, nobody but its job's owner can send it.
+    /// Whether an attempt's input may have been sent. If not, only its job's owner can still send it.
     ///
     /// # Errors
     /// There is no such attempt.
@@ -288,25 +286,27 @@ fn drive(
     let before = jobs::load_one(sql, id)?;
     let mut job = before.clone();
     report(&mut job.driven_by(by).map_err(Refused::from)?, now)?;
-    // Counters first: they are written only while the job is not final.
+    // Counters come first, because they are written only while the job is not final.
     if let Some(figures) = figures {
         count(sql, by, id, figures)?;
     }
     if jobs::save(sql, &before, &job)? { Ok(job) } else { Err(Error::fenced(by)) }
 }
 
-/// Saves figures of a job that has not ended. Returns whether it did, and not so if they are of a former attempt.
+/// Saves figures. Returns false, and saves nothing, if the job has ended, has another owner, or has begun another
+/// attempt.
 fn count(sql: &mut dyn Sql, by: &Fence, id: JobId, figures: &Figures) -> Result<bool, Error> {
     let changed = sql.execute(
         "UPDATE job SET events = $1, output_bytes = $2, rc = coalesce($3, rc), \
-         revision = coalesce($4, revision), recap = coalesce($5, recap) WHERE id = $6 AND controller_node = $7 \
-         AND epoch = $8 AND attempt = $9 AND state IN ('pending', 'waiting', 'running')",
+         revision = coalesce($4, revision), recap = coalesce($5, recap), failure = $6 WHERE id = $7 \
+         AND controller_node = $8 AND epoch = $9 AND attempt = $10 AND state IN ('pending', 'waiting', 'running')",
         values![
             figures.events,
             figures.output_bytes,
             figures.rc,
             figures.revision.clone(),
             figures.recap.as_ref().map(|recap| to_json(&recap.counts)),
+            figures.failure.as_ref().map(to_json),
             id,
             &by.owner,
             by.epoch,

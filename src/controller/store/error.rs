@@ -11,10 +11,10 @@ pub enum Error {
     /// The database cannot be reached or does not work. Nothing is known to have changed; verbs may be repeated.
     #[error("the store is away: {0}")]
     Away(String),
-    /// The database refuses this, and would again: to wait does not mend it, an operator may.
+    /// The database refuses this, and would again: waiting does not help, but an operator may.
     #[error("the store refuses: {0}")]
     Refused(String),
-    /// What a job needs besides the store is not there yet. It is tried again.
+    /// Something that a job needs besides the store is not there yet. It is tried again.
     #[error("{0}")]
     Unready(String),
     /// The writer no longer owns what it writes to. It must stand down.
@@ -47,12 +47,13 @@ pub enum Error {
         /// What that job does.
         kind: JobKind,
     },
-    /// As many jobs are pending as may be.
+    /// The limit of pending jobs is reached.
     #[error("no more than {0} jobs may be pending (maxpending)")]
     Full(u64),
-    /// It would leave too little room for others.
+    /// The caller would leave too little room for others.
     #[error(
-        "only {0} more jobs may be pending (maxpending), and this caller has as many: nobody may have more than is left"
+        "only {0} more jobs may be pending (maxpending), and this caller already has that many: no caller may have \
+         more pending jobs than there is room for"
     )]
     FullForOne(u64),
     /// An operator's change contradicts the state of the store.
@@ -60,8 +61,7 @@ pub enum Error {
     Conflict(String),
     /// A newer program changed the store in a way that this one does not understand.
     #[error(
-        "the store is for programs that know schema {min_reader} or later, and this one knows {program}: \
-         upgrade meshd"
+        "the store needs a program that knows schema {min_reader} or later, and this one knows {program}: upgrade meshd"
     )]
     TooOld {
         /// The newest schema that this program knows.
@@ -74,7 +74,7 @@ pub enum Error {
     Held {
         /// The database.
         path: PathBuf,
-        /// Its node and its process ID, as far as it wrote them.
+        /// The holder's node and process ID, as far as it wrote them.
         holder: String,
     },
     /// The settings of the store are wrong.

@@ -1,6 +1,6 @@
 //! Groups as rows of `grp`, and their members as rows of `member`.
 //!
-//! It loads and saves; `registry` holds the lock and decides.
+//! This module loads and saves; `registry` holds the lock and decides.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct GroupRecord {
     pub cluster: Option<String>,
     /// The namespace of its pods.
     pub namespace: Option<String>,
-    /// What is merged into their specification, as the operator wrote it.
+    /// The operator's text that is merged into the pods' specification.
     pub pod_spec_override: Option<String>,
     /// The credential of its registry, by name.
     pub registry: Option<String>,
@@ -69,14 +69,15 @@ fn read(mut row: Row, members: &mut BTreeMap<GroupName, Vec<Member>>) -> Result<
     })
 }
 
-/// Saves records that differ from what was loaded, and deletes those that are gone. Members are not among it.
+/// Saves records that differ from what was loaded, and deletes those that are gone; members are not saved. Returns
+/// whether anything changed.
 pub(super) fn save(sql: &mut dyn Sql, before: &[GroupRecord], after: &[GroupRecord]) -> Result<bool, Error> {
     let changed = after.iter().enumerate().filter(|(_, record)| !before.contains(record));
     let rows: Vec<_> = changed.map(|(at, record)| row(record, at as u64)).collect();
     let gone = before.iter().map(|record| &record.group.name);
     let gone: Vec<_> = gone.filter(|name| !after.iter().any(|kept| kept.group.name == **name)).collect();
     let changed = !rows.is_empty() || !gone.is_empty();
-    // The position of a group that exists stays, though groups before it may have been deleted.
+    // An existing group keeps its position, even if groups before it were deleted.
     insert(
         sql,
         INTO,

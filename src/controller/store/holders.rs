@@ -1,12 +1,12 @@
 //! Which control node holds the payload or the output of a job, and what may be deleted.
 //!
-//! The files are the control nodes' own; here is only who has them.
+//! The files are the control nodes' own; this module only records who has them.
 
 use std::collections::BTreeSet;
 
 use super::Store;
 use super::error::Error;
-use super::sql::{Row, Sql, insert, values};
+use super::sql::{FromColumn, Row, Sql, SqlValue, insert, stored, values};
 use crate::controller::core::{AttemptNo, InstanceName, JobId, JobState, Time};
 use crate::rpc::report::names::names;
 
@@ -18,6 +18,10 @@ names! {
         /// What the job printed.
         Output = "output",
     }
+}
+
+stored! {
+    Kept: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
 }
 
 /// A copy on a control node's disk.
@@ -37,14 +41,15 @@ fn holding(row: &mut Row) -> Result<Holding, Error> {
     Ok(Holding { job: row.take()?, unit: row.take()?, finished: row.take()?, output_bytes: row.take()? })
 }
 
-/// The control nodes and their units that hold a copy.
+/// The units that hold a copy, with their control nodes.
 pub(super) fn of(sql: &mut dyn Sql, job: JobId, kept: Kept) -> Result<Vec<(InstanceName, String)>, Error> {
     let query = "SELECT node, unit FROM holder WHERE job = $1 AND has = $2 ORDER BY node, unit";
     let read = |mut row: Row| Ok((row.take()?, row.take()?));
     sql.query(query, values![job, kept.name()])?.into_iter().map(read).collect()
 }
 
-/// Units of a control node have all of a job's output, as an attempt left it: its length and hash were compared.
+/// Records that units of a control node have all of a job's output, as an attempt left it: its length and hash were
+/// compared.
 pub(super) fn complete(
     sql: &mut dyn Sql,
     (job, n): (JobId, AttemptNo),
@@ -64,7 +69,7 @@ pub(super) fn complete(
     Ok(())
 }
 
-/// Units of a control node have no copy of this of a job any more, which is none's loss.
+/// Records that units of a control node have no copy of a job's payload or output any more. Nothing counts as lost.
 pub(super) fn note_gone(
     sql: &mut dyn Sql,
     job: JobId,
@@ -79,8 +84,8 @@ pub(super) fn note_gone(
     Ok(())
 }
 
-/// A copy of a job's output is gone with its control node. If it was the last complete one, the output is lost. Where the
-/// length alone decides, any copy may be complete.
+/// Records that a copy of a job's output is gone with its control node. If it was the last complete copy, the output is
+/// lost. Without a hash any copy may have been complete.
 pub(super) fn lose_output(
     sql: &mut dyn Sql,
     job: JobId,
@@ -107,7 +112,7 @@ fn must_exist(sql: &mut dyn Sql, job: JobId) -> Result<(), Error> {
     if found.is_empty() { Err(Error::NoJob(job)) } else { Ok(()) }
 }
 
-/// A job that has not been sent fails if no control node holds its payload any more.
+/// Fails a pending job if no control node holds its payload any more.
 fn lose_payload(sql: &mut dyn Sql, node: &InstanceName, id: JobId) -> Result<(), Error> {
     let pending = "SELECT 1 FROM job WHERE id = $1 AND state = $2";
     if sql.query(pending, values![id, JobState::Pending])?.is_empty()
@@ -157,7 +162,8 @@ impl Store {
         .await
     }
 
-    /// The output of a job that has ended is not kept any longer, and a unit of this control node has not got all of it.
+    /// Records that the output of a job that has ended is lost: it is not kept any longer, and a unit of this control
+    /// node did not get all of it.
     pub async fn give_up_output(&self, job: JobId, node: InstanceName) -> Result<(), Error> {
         self.write(move |sql| {
             sql.execute(
@@ -170,8 +176,8 @@ impl Store {
         .await
     }
 
-    /// What a unit of a control node held is deleted. Returns whether anything was known of it. A job that has not been
-    /// sent and whose payload no control node holds any more fails.
+    /// Records that a unit of a control node has deleted these copies. A pending job fails if no control node holds its
+    /// payload any more. Returns whether anything was known of the unit.
     pub async fn let_go_unit(
         &self,
         node: InstanceName,
@@ -194,8 +200,8 @@ impl Store {
         .await
     }
 
-    /// Units of a control node that hold something, with the jobs they belong to: the first ones after `after`, in the
-    /// database's order of texts.
+    /// Units of a control node that hold something, with the jobs they belong to: the first `limit` after `after`, in
+    /// the database's order of texts.
     pub async fn holding_units(
         &self,
         node: InstanceName,
@@ -220,7 +226,7 @@ impl Store {
         .await
     }
 
-    /// The same with the instances that they are on.
+    /// The units of attempts that are not released yet, with the instances that they are on.
     pub async fn unswept_nodes(&self) -> Result<Vec<(String, InstanceName)>, Error> {
         self.read(|sql| {
             let query = "SELECT unit, node FROM attempt WHERE swept = 0 AND node IS NOT NULL ORDER BY unit";
@@ -230,12 +236,12 @@ impl Store {
         .await
     }
 
-    /// The control nodes and their units that hold a copy.
+    /// The units that hold a copy, with their control nodes.
     pub async fn holders(&self, job: JobId, kept: Kept) -> Result<Vec<(InstanceName, String)>, Error> {
         self.read(move |sql| of(sql, job, kept)).await
     }
 
-    /// The copies on a control node of jobs that ended before `before`, longest ago first, at most `limit`.
+    /// At most `limit` copies that a control node holds of jobs that ended before `before`, longest ago first.
     pub async fn held(
         &self,
         node: InstanceName,
@@ -254,8 +260,8 @@ impl Store {
         .await
     }
 
-    /// The payloads on a control node of jobs that have ended, with the headers of those: the first ones behind a job and
-    /// its unit.
+    /// The payloads that a control node holds of jobs that have ended, with the jobs' headers: the first `limit` after
+    /// this job and unit.
     pub async fn payloads_of_ended(
         &self,
         node: InstanceName,
@@ -277,7 +283,7 @@ impl Store {
     /// The bytes of output that a control node holds.
     pub async fn output_bytes(&self, node: InstanceName) -> Result<u64, Error> {
         self.read(move |sql| {
-            // Units of the same job share its output.
+            // Units of the same job share its output, so it is counted once.
             let query = "SELECT CAST(coalesce(sum(job.output_bytes), 0) AS BIGINT) FROM job WHERE id IN \
                  (SELECT job FROM holder WHERE node = $1 AND has = $2)";
             sql.query(query, values![&node, Kept::Output.name()])?.remove(0).take()
@@ -285,8 +291,8 @@ impl Store {
         .await
     }
 
-    /// Deletes jobs that ended before `before`, with all that hangs on them, at most `limit` of them. A job stays as
-    /// long as a unit of it is not released, or a control node holds a copy.
+    /// Deletes at most `limit` jobs that ended before `before`, with all rows that belong to them. A job stays while
+    /// one of its units is not released or a control node holds a copy.
     pub async fn purge(&self, before: Time, limit: u32) -> Result<u64, Error> {
         self.write(move |sql| {
             let delete = format!(
@@ -302,10 +308,11 @@ impl Store {
         .await
     }
 
-    /// Deletes one job that has ended, as [`Self::purge`] does.
+    /// Deletes one job that has ended, with all rows that belong to it, even if control nodes hold copies.
     ///
     /// # Errors
-    /// There is no such job, or it must stay.
+    /// There is no such job, it has not ended, one of its units is not released, or a control node still fetches its
+    /// output.
     pub async fn delete_job(&self, audit: super::Audit, id: JobId) -> Result<(), Error> {
         self.write(move |sql| {
             audit.clone().insert(sql)?;

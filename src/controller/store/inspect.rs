@@ -1,5 +1,5 @@
-//! What can be said of a store without changing it: whether it can be reached, whether this program understands it, and
-//! whether notifications arrive.
+//! Looks at a store without changing it: whether it can be reached, whether this program understands it, and whether
+//! notifications arrive.
 
 use std::path::Path;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use super::schema::STEPS;
 use super::sqlite;
 use super::tls::Tls;
 
-/// How long a server may take for all of it, and how long a notification may take.
+/// How long a server may take for the whole inspection, and how long a notification may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const NOTICE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -26,7 +26,7 @@ pub enum StoreFinding {
     Absent,
     /// It can be used.
     Fine,
-    /// It can be used, and notifications do not arrive: a transaction pooler stands before it.
+    /// It can be used, but notifications do not arrive: a transaction pooler stands in between.
     NoNotifications,
 }
 
@@ -47,7 +47,7 @@ pub async fn inspect(options: &Options) -> Result<StoreFinding, Error> {
 fn inspect_file(path: &Path) -> Result<StoreFinding, Error> {
     match path.exists() {
         true => match sqlite::look(path) {
-            // There is nobody who could be away.
+            // A file cannot be away, so the settings are wrong.
             Err(Error::Away(why)) => Err(Error::Settings(format!("{}: {why}", path.display()))),
             looked => looked.map(|()| StoreFinding::Fine),
         },
@@ -62,7 +62,7 @@ async fn inspect_server(options: &PostgresOptions) -> Result<StoreFinding, Error
     let watching = tokio::spawn(async move {
         while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
             if matches!(message, AsyncMessage::Notification(_)) {
-                // One is enough.
+                // One notification is enough.
                 let _second = heard.try_send(());
             }
         }

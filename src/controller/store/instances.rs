@@ -1,20 +1,19 @@
-//! Instances as rows of `instance`, and who sees them as rows of `seen`.
+//! Instances as rows of `instance`, and which node sees them as rows of `seen`.
 //!
 //! It loads and saves; `registry` holds the lock and decides.
 
 use std::collections::BTreeMap;
 
 use super::error::Error;
-use super::owners::Observed;
 use super::sql::{Row, Sql, SqlValue, from_json, insert, to_json, values};
 use crate::controller::core::{
     Adjustment, Capacities, Instance, InstanceName, NodeType, Sighting, SightingKey, Time,
 };
 
-/// A record of a node, with what only operators look at.
+/// An instance, with details for operators only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceRecord {
-    /// The record.
+    /// The instance that the core knows.
     pub instance: Instance,
     /// Processors at its last good health check, in tenths.
     pub cpu: u32,
@@ -32,6 +31,17 @@ impl InstanceRecord {
         let instance = Instance::register(name, node_type, enabled, now);
         Self { instance, cpu: 0, memory: 0, last_health_check: None, created: now }
     }
+}
+
+/// How a control node sees an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// The instance.
+    pub instance: InstanceName,
+    /// The control node can reach it.
+    pub reachable: bool,
+    /// The control node has seen it since the last report.
+    pub again: bool,
 }
 
 /// All instances, in order of registration.
@@ -81,7 +91,7 @@ fn read(mut row: Row) -> Result<InstanceRecord, Error> {
     })
 }
 
-/// Who sees which instance, and how.
+/// Which node sees which instance, and how.
 pub(super) fn sightings(sql: &mut dyn Sql) -> Result<Vec<(SightingKey, Sighting)>, Error> {
     let read = |mut row: Row| {
         let key = (row.take()?, row.take()?);
@@ -110,7 +120,8 @@ pub(super) fn save_sightings(
     )
 }
 
-/// Saves records that differ from what was loaded, and deletes those that are gone. Sightings are not among it.
+/// Saves records that differ from the loaded ones, and deletes those that are gone with their sightings. New sightings
+/// are not saved.
 pub(super) fn save(
     sql: &mut dyn Sql,
     before: &[InstanceRecord],

@@ -1,7 +1,7 @@
 //! A job of the core as rows of `job` and `attempt`: loading, and saving what a transition changed.
 //!
-//! It decides nothing. Each write names the state and the fence that it was computed from, so a job never changes
-//! under a transition, and a final state stays.
+//! This module decides nothing. A write applies only if the job still has the state and the epoch that the write was
+//! computed from, so no write undoes another one, and a final state stays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(super) struct StoredJob {
 }
 
 impl StoredJob {
-    /// What it waits for by itself while it is pending, with the time by which that is known.
+    /// The waits of a pending job that end by time. The `Time` beside each changes when the wait begins anew.
     pub(super) fn waits(&self) -> impl Iterator<Item = ((JobId, Wait), Time)> {
         let Self { job, terms, priority: _ } = self;
         let timeout = terms.pending_timeout.map(|_| ((job.id, Wait::Timeout), job.pending_since));
@@ -56,16 +56,17 @@ impl StoredJob {
     }
 }
 
-/// Jobs that are not final, or whose last units are not released.
+/// Selects jobs that are not final, or have a unit that is not released.
 pub(super) const OPEN: &str = "job.id IN (SELECT id FROM job WHERE state IN ('pending', 'waiting', 'running') \
     UNION SELECT job FROM attempt WHERE swept = 0)";
 
-/// Jobs with attempts that may still run, and so the only ones with claims: thousands of others may be pending.
+/// Selects jobs with attempts that may still run. Only these have claims, while thousands of others may be pending.
 pub(super) const SENT: &str = "job.id IN (SELECT job FROM attempt WHERE swept = 0)";
 
-/// Loads the jobs that a condition selects, by number, in one statement: what it returns is one moment of the
-/// database. `locked` keeps others from changing them until the transaction ends; that is a statement before it, as
-/// PostgreSQL shows a row that it had to wait for beside other rows of before the wait.
+/// Loads the jobs that a condition selects, in the order of their numbers. One statement reads them, so that the result
+/// shows the database at one moment. `locked` keeps others from changing the jobs until the transaction ends. Another
+/// statement takes these locks first, because a PostgreSQL statement that waits for a lock reads the locked row as it
+/// is after the wait, but the other rows as they were before.
 pub(super) fn load(
     sql: &mut dyn Sql,
     condition: &str,
@@ -137,7 +138,7 @@ fn read_attempt(row: &mut Row) -> Result<Option<Attempt>, Error> {
     let Some(n) = row.take()? else { return Ok(None) };
     let unit: String = row.take()?;
     let unit =
-        ChildId::parse(&unit).ok_or_else(|| Error::Corrupt(format!("{unit} is no unit of an attempt")))?;
+        ChildId::parse(&unit).ok_or_else(|| Error::Corrupt(format!("{unit} is not a unit of an attempt")))?;
     let (sender, node, group, child) = (row.take()?, row.take()?, row.take()?, row.take()?);
     let (placed, started, ended): (Time, Option<Time>, Option<Time>) =
         (row.take()?, row.take()?, row.take()?);
@@ -151,7 +152,7 @@ fn read_attempt(row: &mut Row) -> Result<Option<Attempt>, Error> {
     let swept = row.take()?;
     let (bytes, hash): (Option<u64>, Option<String>) = (row.take()?, row.take()?);
     let hash = hash.map(|hex| {
-        u64::from_str_radix(&hex, 16).map_err(|_| Error::Corrupt(format!("{hex} is no hash of an output")))
+        u64::from_str_radix(&hex, 16).map_err(|_| Error::Corrupt(format!("{hex} is not a hash of an output")))
     });
     let hash = hash.transpose()?;
     let output = bytes.map(|bytes| OutputEnd { bytes, hash });

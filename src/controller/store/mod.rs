@@ -1,22 +1,24 @@
 //! The controller's store: jobs, attempts, instances, groups, leases, in SQLite or PostgreSQL.
 //!
-//! [`Store`] has verbs of the domain; each is one transaction. What a job or an instance does next is decided by
-//! `core`: a verb loads it, lets the core change it, and saves the difference, so the rules are the same on
-//! both databases and in simulations. No payload and no credential enters it: it holds headers.
+//! [`Store`] has verbs of the domain; each is one transaction. A verb loads a job or an instance, lets `core` decide
+//! what it does next, and saves the difference, so the rules are the same on both databases and in simulations. The
+//! store holds headers, but no payloads and no credentials.
 //!
-//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `audit`,
-//!   `clock`: the verbs. `turn`: what one control node does at a time.
-//! - `copy`: all of it into another database.
-//! - `jobs`, `instances`, `groups`, `scene`: the core's types as rows; `schema`: the tables.
-//! - `sql`: one transaction over either database; `sqlite`, `postgres`, `sqlstate`: the two of them; `reserve`: what
-//!   SQLite can still write on a full disk; `options`: which database; `inspect`: a look from outside.
+//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `documents`, `audit`,
+//!   `clock`: the verbs. `turn`: what only one control node may do at a time.
+//! - `copy`: copies a whole store into another database.
+//! - `jobs`, `instances`, `groups`, `leases`, `scene`: the core's types as rows; `schema`: the tables.
+//! - `sql`: one transaction over either database; `sqlite`, `postgres`: the two databases; `sqlstate`: what
+//!   PostgreSQL's refusals mean; `reserve`: what SQLite can still write on a full disk; `options`: which database;
+//!   `inspect`: looks at a store without changing it.
 //!
-//! Every write of an owner carries its epoch. One that changes nothing is counted, and fails with
-//! [`Error::Fenced`]: its caller stands down. docs/controller-store.md describes the data for operators.
+//! Every write of an owner carries the owner's epoch. A write with an outdated epoch changes nothing, is counted, and
+//! fails with [`Error::Fenced`]: its caller stands down. docs/controller-store.md describes the data for operators.
 
 mod audit;
 mod clock;
 mod copy;
+mod documents;
 mod drive;
 mod error;
 mod groups;
@@ -24,6 +26,7 @@ mod holders;
 mod inspect;
 mod instances;
 mod jobs;
+mod leases;
 mod list;
 mod options;
 mod owners;
@@ -53,21 +56,22 @@ use tokio::sync::watch;
 pub use self::audit::Audit;
 pub use self::clock::Clock;
 pub use self::copy::copy_store;
+pub use self::documents::StoredDocument;
 pub use self::drive::{Figures, HeldOutput, Sending};
 pub use self::error::Error;
 pub use self::groups::GroupRecord;
 pub use self::holders::{Holding, Kept};
 pub use self::inspect::{StoreFinding, inspect};
-pub use self::instances::InstanceRecord;
+pub use self::instances::{InstanceRecord, Observed};
 pub use self::jobs::Terms;
-pub use self::list::{JobDetail, JobFilter, JobPage, JobRow, PAGE_MAX};
+pub use self::list::{JobNumbers, JobPage, JobRecord, JobRow, JobSelection, PAGE_MAX};
 pub use self::options::{Options, PostgresOptions, SslMode};
-pub use self::owners::{Beat, Look, Losses, Observed};
+pub use self::owners::{Beat, Look, Losses};
 pub use self::pass::{PassLimits, Passed};
 use self::postgres::Postgres;
 pub use self::projects::{BegunSync, NewSync, Project};
 pub use self::recaps::RecapPage;
-pub use self::registry::Registry;
+pub use self::registry::InstanceRegistry;
 pub use self::scene::{ExplainedJob, Overview, Waits};
 use self::schema::Step;
 use self::sql::Sql;
@@ -134,12 +138,12 @@ impl Store {
     }
 
     /// Changes whenever something changed that a control node should look at: jobs, instances, groups, the pause.
-    /// Notifications of other control nodes may be lost, so look at times without one, too.
+    /// Notifications of other control nodes may be lost, so also look from time to time without one.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Whether other control nodes may use it, too.
+    /// Whether other control nodes may use the store, too.
     pub fn is_shared(&self) -> bool {
         match &*self.engine {
             Engine::Sqlite(_) => false,
@@ -147,7 +151,7 @@ impl Store {
         }
     }
 
-    /// How many transactions failed since the store was opened because the database was away. They may be repeated.
+    /// How many transactions failed because the database was away, since the store was opened. Callers may repeat them.
     pub fn times_away(&self) -> u64 {
         self.away.load(Ordering::Relaxed)
     }
@@ -184,8 +188,8 @@ impl Store {
         self.read(|sql| Ok(sql.now())).await
     }
 
-    /// How far the system's clock was set back since the store was opened. The store's own did not follow, except with
-    /// PostgreSQL.
+    /// How far the system's clock was set back since the store was opened; the store's own clock did not follow. Zero
+    /// with PostgreSQL, because the store's clock is the server's.
     fn set_back(&self) -> Duration {
         match &*self.engine {
             Engine::Sqlite(sqlite) => sqlite.set_back(),
@@ -200,7 +204,7 @@ impl Store {
             .ok_or_else(|| Error::Corrupt("meta has no install_id".into()))
     }
 
-    /// Writes a copy of the store into a new file, while it is in use. It contains what was committed before.
+    /// Writes a copy of the store, which may be in use, into a new file. The copy contains what was committed before.
     ///
     /// # Errors
     /// The file exists or cannot be written, or the store is PostgreSQL, which has pg_dump.

@@ -39,17 +39,18 @@ pub struct PostgresOptions {
 pub enum SslMode {
     /// No TLS.
     Disable,
-    /// One for the host's name, signed by an authority in this file; without a file by one that the system trusts.
+    /// A certificate for the host's name, signed by an authority in this file, or without a file by one that the system
+    /// trusts.
     VerifyFull(Option<PathBuf>),
 }
 
 impl Options {
-    /// Several control nodes may have it in common.
+    /// Whether several control nodes may share the store.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Postgres(_))
     }
 
-    /// A host that is not this machine, and to which passwords and jobs go without TLS.
+    /// A remote host to which passwords and jobs go without TLS, if there is one.
     pub fn host_in_the_clear(&self) -> Option<String> {
         let Self::Postgres(options) = self else { return None };
         match &options.ssl {
@@ -72,7 +73,7 @@ impl Options {
     /// Parses `sqlite`, which is `default`, `sqlite:PATH` or `postgresql://USER@HOST[,HOST]/DB?…`.
     ///
     /// # Errors
-    /// It is none of them, or has a password.
+    /// It is none of these, or has a password.
     pub fn parse(store: &str, password_file: Option<PathBuf>, default: &Path) -> Result<Self, Error> {
         match (store, store.strip_prefix("sqlite:")) {
             ("sqlite", _) => Ok(Self::Sqlite(default.to_owned())),
@@ -102,12 +103,13 @@ impl PostgresOptions {
             }
         }
         let plain = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
-        // The parser's own text could repeat a part of the URL.
+        // The parser's own error is not shown, because it could repeat a part of the URL.
         let mut config: Config =
             plain.parse().map_err(|_| Error::Settings("the PostgreSQL URL cannot be parsed".into()))?;
         if config.get_password().is_some() {
             return Err(Error::Settings(
-                "a password does not belong into the URL: use storepasswordfile, or --password-file of meshctl".into(),
+                "a password does not belong in the URL: use storepasswordfile, or --password-file of meshctl"
+                    .into(),
             ));
         }
         let ssl = match mode {
@@ -117,7 +119,7 @@ impl PostgresOptions {
             None => SslMode::VerifyFull(root),
             Some(other) => {
                 return Err(Error::Settings(format!(
-                    "sslmode={other}: only verify-full, which checks who answers, and disable are possible"
+                    "sslmode={other}: only verify-full, which checks the server's certificate, and disable are supported"
                 )));
             }
         };
@@ -135,7 +137,8 @@ impl PostgresOptions {
     }
 }
 
-/// What the URL leaves open: a server that vanishes is noticed within seconds, and a standby is never written to.
+/// Sets what the URL leaves open, so that a vanished server is noticed within 30 seconds and a standby is never written
+/// to.
 fn complete(config: &mut Config, ssl: &SslMode) {
     config.ssl_mode(match ssl {
         SslMode::Disable => Wire::Disable,
@@ -170,9 +173,9 @@ fn read_password(path: &Path) -> Result<String, Error> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// A value of a URL without its percent signs.
+/// A value of a URL, with its percent signs decoded.
 fn decoded(value: &str) -> Result<String, Error> {
-    let bad = || Error::Settings(format!("{value} in the PostgreSQL URL is not encoded as it should be"));
+    let bad = || Error::Settings(format!("{value} in the PostgreSQL URL is not encoded correctly"));
     let mut bytes = Vec::new();
     let mut rest = value.bytes();
     while let Some(byte) = rest.next() {

@@ -1,35 +1,23 @@
-//! Owners: leases and their epochs, heartbeats, who is lost, and takeover.
+//! Owners: leases and their epochs, heartbeats, losses, and takeover.
 //!
 //! It reads and writes the rows by which control nodes see that others live, and compares them with what its caller has
-//! seen. The core decides who is lost and who inherits; here that becomes one transaction.
+//! seen. The core decides who is lost and who inherits; this module makes each decision one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::error::Error;
-use super::instances;
+use super::instances::{self, Observed};
 use super::jobs::{self, OPEN, StoredJob};
 use super::scene::{Loadout, Waits};
 use super::sql::{Row, Sql, list, values};
-use super::turn::{self, Lock};
-use super::{Store, drive, holders, registry};
+use super::turn::{self, TurnLock};
+use super::{Store, drive, holders, leases, registry};
 use crate::controller::core::{
     AttemptNo, Evidence, Fence, InstanceName, Job, JobId, Lease, LeaseTimes, Loads, NodeState, OnLoss,
     Patience, Sighting, SightingKey, heir, is_newly_lost, lost_attempts,
 };
 
-/// How a control node sees an instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observed {
-    /// The instance.
-    pub instance: InstanceName,
-    /// It can be reached from there.
-    pub reachable: bool,
-    /// It was seen since the last report.
-    pub again: bool,
-}
-
-/// What was lost since it was last judged.
+/// What was lost since losses were last judged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Instances that are unavailable now.
@@ -38,35 +26,35 @@ pub struct Losses {
     pub attempts: Vec<(JobId, AttemptNo)>,
 }
 
-/// What a control node looks at whenever something may have changed.
+/// What a control node reads whenever something may have changed.
 #[derive(Debug)]
 pub struct Look {
     /// Some job is pending.
     pub has_pending: bool,
-    /// The jobs that it has duties for.
+    /// The jobs for which the node has duties.
     pub driven: Vec<Job>,
-    /// Those of the jobs that it shows that have ended, with their last owners.
+    /// Jobs that the node shows and that have ended, with their last owners.
     pub ended: Vec<(JobId, Option<InstanceName>)>,
 }
 
 /// What a heartbeat has seen, and what it has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
-    /// All leases as they were before.
+    /// All leases as they were before the heartbeat.
     pub leases: Vec<Lease>,
-    /// The caller's as it is now.
+    /// The caller's lease as it is now.
     pub own: Lease,
-    /// Who sees which instance now.
+    /// Which node sees which instance now.
     pub sightings: Vec<(SightingKey, Sighting)>,
 }
 
 impl Store {
     /// All leases.
     pub async fn leases(&self) -> Result<Vec<Lease>, Error> {
-        self.read(leases).await
+        self.read(leases::load).await
     }
 
-    /// The control nodes that these jobs belong to; jobs that are unknown, or were never placed, are missing.
+    /// The owners of these jobs; without jobs that are unknown or were never placed.
     pub async fn owners_of(&self, ids: Vec<JobId>) -> Result<BTreeMap<JobId, InstanceName>, Error> {
         self.read(move |sql| {
             let query = format!(
@@ -79,7 +67,7 @@ impl Store {
         .await
     }
 
-    /// Those of these jobs that are not there, though no operator has deleted them.
+    /// Which of these jobs the store does not have, although no operator deleted them.
     pub async fn lost(&self, ids: Vec<JobId>) -> Result<Vec<JobId>, Error> {
         self.read(move |sql| {
             let mut missing: BTreeSet<JobId> = ids.iter().copied().collect();
@@ -99,7 +87,7 @@ impl Store {
         .await
     }
 
-    /// Looks for what is to be done. One transaction, as the database may be far away.
+    /// Looks for what is to be done, in one transaction, because the database may be far away.
     pub async fn look(&self, by: Fence, shown: Vec<JobId>) -> Result<Look, Error> {
         self.read(move |sql| {
             let has_pending =
@@ -111,8 +99,8 @@ impl Store {
         .await
     }
 
-    /// A control node starts: it gets its lease, whoever had it, and its jobs continue under the new epoch, or fail if
-    /// the configuration says so. Returns the fence for its writes.
+    /// Starts a control node: takes its lease even from another process, and continues its jobs under the new epoch, or
+    /// fails them if the configuration says so. Returns the fence for the node's writes.
     pub async fn start_owner(
         &self,
         node: InstanceName,
@@ -120,11 +108,11 @@ impl Store {
         on_loss: OnLoss,
     ) -> Result<Fence, Error> {
         self.write(move |sql| {
-            turn::lock(sql, Lock::Pass)?;
-            let former = lease(sql, &node)?;
+            turn::lock(sql, TurnLock::Pass)?;
+            let former = leases::load_one(sql, &node)?;
             let lease = Lease::start(former.as_ref(), node.clone(), rand::random(), &times);
-            save_lease(sql, &lease)?;
-            // It has not looked yet.
+            leases::save(sql, &lease)?;
+            // The node has not looked at the mesh yet.
             sql.execute("UPDATE seen SET routed = 0 WHERE observer = $1", values![&node])?;
             let fence = lease.fence();
             hand_over(sql, &node, on_loss, |_, _| Ok(fence.clone()))?;
@@ -134,17 +122,17 @@ impl Store {
         .await
     }
 
-    /// Renews the caller's lease, and saves whom it sees.
+    /// Renews the caller's lease, and saves which instances the caller sees.
     ///
     /// # Errors
     /// The lease was taken: the caller must stand down.
     pub async fn heartbeat(&self, by: Fence, times: LeaseTimes, seen: Vec<Observed>) -> Result<Beat, Error> {
         self.fenced_write(by, move |sql, by| {
             let now = sql.now();
-            let mut own = lease(sql, &by.owner)?.ok_or_else(|| Error::fenced(by))?;
-            let leases = leases(sql)?;
+            let mut own = leases::load_one(sql, &by.owner)?.ok_or_else(|| Error::fenced(by))?;
+            let leases = leases::load(sql)?;
             own.renew(by, &times)?;
-            save_lease(sql, &own)?;
+            leases::save(sql, &own)?;
             instances::save_sightings(sql, &by.owner, &seen)?;
             if absent(sql)?.iter().any(|name| seen.iter().any(|seen| seen.instance == *name)) {
                 registry::change(sql, |registry| {
@@ -162,8 +150,8 @@ impl Store {
         .await
     }
 
-    /// Judges who is lost: instances become unavailable, and attempts of the caller's jobs on them are lost. `said` has
-    /// those whose stream has told its final status.
+    /// Judges who is lost: lost instances become unavailable, and attempts of the caller's jobs on them become lost.
+    /// `said` has the attempts whose stream has shown its final status.
     ///
     /// # Errors
     /// The caller's lease was taken: it must stand down.
@@ -174,7 +162,7 @@ impl Store {
         said: BTreeMap<(JobId, AttemptNo), Evidence>,
     ) -> Result<Losses, Error> {
         self.fenced_write(by, move |sql, by| {
-            check(sql, by)?;
+            leases::check(sql, by)?;
             Ok(Losses {
                 instances: lose_instances(sql, &patience)?,
                 attempts: lose_attempts(sql, by, &patience, &said)?,
@@ -183,9 +171,9 @@ impl Store {
         .await
     }
 
-    /// Takes over the jobs of a control node whose lease has been like `lost` for too long, and whose later writes are
-    /// fenced. Each job gets the heir that the core chooses, or the caller if no other is fit. Returns the jobs and their
-    /// owners; none if the lease is another one now.
+    /// Takes over the jobs of a control node whose lease has stayed equal to `lost` for too long, and fences its later
+    /// writes. Each job gets the heir that the core chooses, or the caller if no other node is fit. Returns the jobs
+    /// and their new owners; none if the lease has changed.
     ///
     /// # Errors
     /// The caller's lease was taken: it must stand down.
@@ -196,13 +184,13 @@ impl Store {
         on_loss: OnLoss,
     ) -> Result<Vec<(JobId, Fence)>, Error> {
         self.fenced_write(by, move |sql, by| {
-            turn::lock(sql, Lock::Pass)?;
-            check(sql, by)?;
-            let Some(mut lease) = lease(sql, &lost.node)? else { return Ok(Vec::new()) };
+            turn::lock(sql, TurnLock::Pass)?;
+            leases::check(sql, by)?;
+            let Some(mut lease) = leases::load_one(sql, &lost.node)? else { return Ok(Vec::new()) };
             if !lease.take_over(&lost) {
                 return Ok(Vec::new());
             }
-            save_lease(sql, &lease)?;
+            leases::save(sql, &lease)?;
             let loadout = Loadout::load(sql, &Waits::default())?;
             let loads = Loads::sum(&loadout.instances, &loadout.groups, &loadout.claims);
             hand_over(sql, &lost.node, on_loss, |sql, loaded| {
@@ -217,7 +205,7 @@ impl Store {
     }
 }
 
-/// Gives the open jobs of a control node to others, or to itself under a new epoch.
+/// Gives the open jobs of a control node to others, or to the node itself under a new epoch.
 fn hand_over(
     sql: &mut dyn Sql,
     former: &InstanceName,
@@ -284,17 +272,14 @@ fn lose_attempts(
     Ok(lost)
 }
 
-/// Instances that a sighting may change.
+/// Instances whose state a sighting may change.
 fn absent(sql: &mut dyn Sql) -> Result<Vec<InstanceName>, Error> {
     let query = "SELECT name FROM instance WHERE node_state IN ($1, $2)";
     let rows = sql.query(query, values![NodeState::Installed, NodeState::Unavailable])?;
     rows.into_iter().map(|mut row| row.take()).collect()
 }
 
-/// Selects leases that somebody holds.
-pub(super) const HELD: &str = "(lease.epoch & 4294967295) <> 0";
-
-/// Those of these jobs that have ended, with their last owner.
+/// Which of these jobs have ended, with their last owners.
 fn ended(sql: &mut dyn Sql, ids: &[JobId]) -> Result<Vec<(JobId, Option<InstanceName>)>, Error> {
     let query = format!(
         "SELECT id, controller_node FROM job WHERE id IN ({}) AND state NOT IN ('pending', 'waiting', 'running')",
@@ -302,44 +287,4 @@ fn ended(sql: &mut dyn Sql, ids: &[JobId]) -> Result<Vec<(JobId, Option<Instance
     );
     let read = |mut row: Row| Ok((row.take()?, row.take()?));
     sql.query(&query, &[])?.into_iter().map(read).collect()
-}
-
-/// The control nodes that hold their lease.
-pub(super) fn live(sql: &mut dyn Sql) -> Result<Vec<Fence>, Error> {
-    let rows = sql.query(&format!("SELECT node, epoch FROM lease WHERE {HELD} ORDER BY node"), &[])?;
-    let read = |mut row: Row| Ok(Fence { owner: row.take()?, epoch: row.take()? });
-    rows.into_iter().map(read).collect()
-}
-
-/// Checks that a lease is the writer's.
-pub(super) fn check(sql: &mut dyn Sql, by: &Fence) -> Result<(), Error> {
-    let held = lease(sql, &by.owner)?.is_some_and(|lease| lease.fence() == *by);
-    if held { Ok(()) } else { Err(Error::fenced(by)) }
-}
-
-const COLUMNS: &str = "SELECT node, epoch, beat, lasts FROM lease";
-
-fn leases(sql: &mut dyn Sql) -> Result<Vec<Lease>, Error> {
-    sql.query(&format!("{COLUMNS} ORDER BY node"), &[])?.into_iter().map(read_lease).collect()
-}
-
-fn lease(sql: &mut dyn Sql, node: &InstanceName) -> Result<Option<Lease>, Error> {
-    let lock = sql.dialect().lock_row();
-    let row = sql.query(&format!("{COLUMNS} WHERE node = $1{lock}"), values![node])?.pop();
-    row.map(read_lease).transpose()
-}
-
-fn read_lease(mut row: Row) -> Result<Lease, Error> {
-    let (node, epoch, beat) = (row.take()?, row.take()?, row.take()?);
-    Ok(Lease { node, epoch, beat, lasts: Duration::from_millis(row.take()?) })
-}
-
-fn save_lease(sql: &mut dyn Sql, lease: &Lease) -> Result<(), Error> {
-    let lasts = u64::try_from(lease.lasts.as_millis()).unwrap_or(u64::MAX);
-    sql.execute(
-        "INSERT INTO lease (node, epoch, beat, lasts) VALUES ($1, $2, $3, $4) ON CONFLICT (node) \
-         DO UPDATE SET epoch = excluded.epoch, beat = excluded.beat, lasts = excluded.lasts",
-        values![&lease.node, lease.epoch, lease.beat, lasts],
-    )?;
-    Ok(())
 }

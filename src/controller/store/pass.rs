@@ -9,20 +9,20 @@ use super::error::Error;
 use super::jobs::{self, StoredJob};
 use super::scene::{Loadout, Waits};
 use super::sql::{Sql, list, values};
-use super::turn::{self, Lock};
-use super::{Store, owners, schema};
+use super::turn::{self, TurnLock};
+use super::{Store, leases, schema};
 use crate::controller::core::{ChildId, Decision, Fence, Job, JobId, Placement, pass};
 
-/// What a pass goes by, and its limits, so that its transaction stays short.
+/// What a pass depends on, and the limits that keep its transaction short.
 #[derive(Debug, Clone)]
 pub struct PassLimits {
     /// Jobs may only be sent over TLS.
     pub require_tls: bool,
     /// How long jobs have waited.
     pub waits: Waits,
-    /// Jobs that may be placed or failed.
+    /// The most jobs that are placed or failed.
     pub changes: usize,
-    /// Explanations that may change.
+    /// The most explanations that are changed.
     pub explanations: usize,
 }
 
@@ -54,14 +54,14 @@ impl Store {
     /// The lease of the caller was taken: it must stand down.
     pub async fn pass(&self, by: Fence, limits: PassLimits) -> Result<Passed, Error> {
         self.fenced_write(by, move |sql, by| {
-            // All that a pass reads is much for a change that concerns no pending job.
+            // Without a pending job a pass would read a lot for nothing.
             if sql.query("SELECT 1 FROM job WHERE state = 'pending' LIMIT 1", &[])?.is_empty() {
                 return Ok(Passed::default());
             }
-            if !turn::try_lock(sql, Lock::Pass)? {
+            if !turn::try_lock(sql, TurnLock::Pass)? {
                 return Ok(Passed { elsewhere: true, ..Passed::default() });
             }
-            owners::check(sql, by)?;
+            leases::check(sql, by)?;
             run(sql, &limits)
         })
         .await
@@ -129,7 +129,7 @@ fn place_one(
     Ok(jobs::save(sql, before, &job)?.then_some(fence))
 }
 
-/// Most jobs wait for the same: one statement for each text. Nobody has to wake for it.
+/// Saves explanations, with one statement for each text, because most jobs wait for the same thing. It wakes nobody.
 fn explain_waiting(sql: &mut dyn Sql, texts: BTreeMap<String, Vec<JobId>>) -> Result<(), Error> {
     for (text, ids) in texts {
         let update =

@@ -1,8 +1,8 @@
 //! PostgreSQL: a few connections, each transaction on a thread that may wait.
 //!
-//! A verb is plain code that waits for each answer, so it runs on a thread of its own, beside the runtime. Nothing
-//! is kept on a connection between transactions, so transaction poolers work; behind them only notifications do not.
-//! A transaction that lost a race is repeated. This file knows no table.
+//! A verb is plain code that waits for each answer, so it runs on a thread of its own, outside the runtime. Nothing is
+//! kept on a connection between transactions, so the store works through a transaction pooler, except for
+//! notifications. A transaction that lost a race is repeated. This file knows no table.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -23,25 +23,25 @@ use tokio_postgres::{AsyncMessage, Client, Connection, SimpleQueryMessage};
 use super::error::Error;
 use super::options::PostgresOptions;
 use super::sql::{Dialect, Row, Sql, SqlValue};
-use super::sqlstate::Refusal;
+use super::sqlstate::TransactionRefusal;
 use super::tls::Tls;
 use crate::controller::core::Time;
 use crate::os::back_off::BackOff;
 
 /// Connections for transactions; one more listens.
 const CONNECTIONS: usize = 8;
-/// How often a transaction that loses races is repeated.
+/// How often a transaction that keeps losing races is tried.
 const ATTEMPTS: u32 = 10;
-/// Nothing takes longer, unless the server or the network hangs.
+/// An answer takes longer only if the server or the network hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(45);
-/// How often who listens asks for an answer: what stands between may have forgotten the connection.
+/// How often the listening connection asks for an answer, because a device in between may have forgotten it.
 const LISTENING_ASKED: Duration = Duration::from_secs(60);
-/// Short, so that all control nodes are back, and have renewed their leases, before the first one that is judges who is
+/// Short, so that all control nodes have reconnected and renewed their leases before the first of them judges who is
 /// lost.
 const RECONNECT: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_millis(500));
 const CHANNEL: &str = "meshd_controller";
 
-/// Settings that hold for one transaction only, and the clock.
+/// Begins a transaction, with settings that hold for it alone, and reads the clock.
 const BEGIN: &str = "BEGIN; SET LOCAL search_path TO meshd; SET LOCAL statement_timeout = '30s'; \
     SET LOCAL lock_timeout = '10s'; SET LOCAL idle_in_transaction_session_timeout = '10s'; \
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
@@ -58,7 +58,7 @@ struct Pool {
     runtime: OwnRuntime,
     /// Locked only to take a connection or to put it back.
     idle: Mutex<Vec<Client>>,
-    /// Since when no connection can be made. Locked for moments.
+    /// The failures to connect since the last success. Locked for moments.
     failures: Mutex<Failures>,
     changes: Arc<watch::Sender<u64>>,
     /// Tells our own notifications from those of others.
@@ -71,7 +71,7 @@ struct Failures {
     count: u32,
     retry_at: Option<Instant>,
     why: String,
-    /// To wait does not mend it.
+    /// The server refuses: waiting does not help.
     is_refusal: bool,
 }
 
@@ -85,7 +85,7 @@ impl Failures {
 impl Postgres {
     /// Begins to listen. The first transaction shows whether the server can be reached.
     pub(super) fn open(options: &PostgresOptions, changes: Arc<watch::Sender<u64>>) -> Result<Self, Error> {
-        // So that a wrong password file is named at once.
+        // Reports a wrong password file at once.
         options.config()?;
         let pool = Arc::new(Pool {
             options: options.clone(),
@@ -100,7 +100,8 @@ impl Postgres {
         Ok(Self { pool, slots: Arc::new(Semaphore::new(CONNECTIONS)), listener })
     }
 
-    /// Runs one transaction. It completes even if the caller stops waiting. Nobody waits for the end of one that only reads.
+    /// Runs one transaction, which completes even if the caller stops waiting. If it only reads, its end is not
+    /// awaited.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         reads: bool,
@@ -129,8 +130,8 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// Verbs outlast the daemon's runtime by moments, and whoever waits on a runtime that has ended panics. So the
-/// connections have one of their own, with one thread.
+/// A runtime of the connections' own, with one thread. Verbs outlast the daemon's runtime by moments, and waiting on a
+/// runtime that has ended panics.
 struct OwnRuntime(Option<Runtime>);
 
 impl OwnRuntime {
@@ -163,7 +164,7 @@ impl Pool {
         for attempt in 1..=ATTEMPTS {
             match self.run_once(reads, verb) {
                 Err(Error::Raced) => {
-                    // Two that race should not meet again.
+                    // The pause is random, so that two racing transactions do not meet again.
                     let pause = rand::random::<u64>() % (1 << attempt.min(7));
                     std::thread::sleep(Duration::from_millis(pause));
                 }
@@ -184,7 +185,7 @@ impl Pool {
             Err(_) => "ROLLBACK".to_owned(),
         };
         let ended = match &result {
-            // It is sent; the next transaction's first answer comes behind its own.
+            // Sending it is enough: the next transaction's first answer comes after this one's.
             Ok(_) if reads => {
                 let _sent = client.batch_execute(&end).now_or_never();
                 Ok(())
@@ -232,7 +233,8 @@ impl Pool {
         match connected {
             Ok((client, connection)) => {
                 *failures = Failures::default();
-                // It ends with the client; what it reports, the client's next statement reports as well.
+                // The task ends with the client. Its error is dropped, because the client's next statement reports it
+                // as well.
                 self.runtime.spawn(async move { drop(connection.await) });
                 Ok(client)
             }
@@ -278,12 +280,12 @@ async fn listen(pool: Arc<Pool>) {
             }
             Err(error) => error,
         };
-        tracing::debug!(%error, "the controller's store does not notify");
+        tracing::debug!(%error, "cannot receive notifications from the store, connecting again");
         tokio::time::sleep(pauses.next()).await;
     }
 }
 
-/// Receives notifications until the connection fails, or nothing answers at its other end.
+/// Receives notifications until the connection fails, or its other end does not answer.
 async fn receive<S, T>(pool: &Pool, client: &Client, mut connection: Connection<S, T>) -> Error
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -291,7 +293,7 @@ where
 {
     let asking = async {
         answered(client.batch_execute(&format!("LISTEN {CHANNEL}"))).await?;
-        // What happened before is not notified.
+        // Changes before `LISTEN` were not notified, so something may have changed.
         pool.changes.send_modify(|count| *count += 1);
         loop {
             tokio::time::sleep(LISTENING_ASKED).await;
@@ -388,11 +390,11 @@ impl From<tokio_postgres::Error> for Error {
         };
         let code = refusal.code().code();
         let words = refusal.message();
-        match Refusal::of(code) {
-            Refusal::Race => Self::Raced,
-            Refusal::Passing => Self::Away(format!("PostgreSQL: {words} ({code})")),
-            Refusal::Value => Self::Conflict(format!("PostgreSQL does not store this: {words}")),
-            Refusal::Final => Self::Refused(format!("PostgreSQL: {words} ({code})")),
+        match TransactionRefusal::of(code) {
+            TransactionRefusal::Race => Self::Raced,
+            TransactionRefusal::Passing => Self::Away(format!("PostgreSQL: {words} ({code})")),
+            TransactionRefusal::Value => Self::Conflict(format!("PostgreSQL does not store this: {words}")),
+            TransactionRefusal::Final => Self::Refused(format!("PostgreSQL: {words} ({code})")),
         }
     }
 }
@@ -422,11 +424,11 @@ mod tests {
         }
     }
 
-    /// A server that answers so many statements, and then nothing more.
+    /// A server that answers that many statements, and then nothing more.
     async fn serve(mut stream: DuplexStream, answers: usize) {
         let mut buffer = [0; 4096];
         assert!(stream.read(&mut buffer).await.unwrap() > 0);
-        // The user may come in, and the server is ready.
+        // The authentication is accepted, and the server is ready.
         stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
         for _ in 0..answers {
             assert!(stream.read(&mut buffer).await.unwrap() > 0);

@@ -1,4 +1,5 @@
-//! Syncs of projects: jobs that their owner begins itself, and which commit of a project each control node synced first.
+//! Syncs of projects: jobs that their owner begins itself, and the commit of a project that each control node synced
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use super::error::Error;
 use super::jobs::{self, Terms};
 use super::sql::values;
 use super::submit::{self, Submission};
-use super::{Store, owners, pass};
+use super::{Store, leases, pass};
 use crate::controller::core::{
     ChildId, ChildType, Fence, GroupName, InstanceName, JobId, JobKind, Placement, Time, Word,
 };
@@ -14,7 +15,7 @@ use crate::controller::core::{
 /// A sync that a job waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSync {
-    /// The unit of the attempt that waits for it: the same unit gets the same sync.
+    /// The unit of the attempt that waits for the sync. The same unit gets the same sync.
     pub unit: String,
     /// Only one sync with this word runs on a control node at a time.
     pub word: Word,
@@ -27,13 +28,13 @@ pub struct NewSync {
 /// What became of a new sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BegunSync {
-    /// It is this job, which its owner drives already, and which may have ended.
+    /// The sync is this job. Its owner drives it already, and it may have ended.
     Job(JobId),
-    /// This one of the same project has to end first.
+    /// This sync of the same project has to end first.
     After(JobId),
 }
 
-/// How syncs before jobs are marked.
+/// The labels of syncs that jobs wait for.
 const MARKS: [(&str, &str); 2] = [("launch_type", "sync"), ("job_type", "run")];
 
 /// A project on one control node.
@@ -71,13 +72,14 @@ impl Store {
         .await
     }
 
-    /// The owner of a job begins a sync for it. It is not queued: the job that waits holds its place already.
+    /// The owner of a job begins a sync for it. The sync is not queued, because the job that waits for it has its place
+    /// already.
     ///
     /// # Errors
     /// The writer is fenced: it must stand down.
     pub async fn begin_sync(&self, by: Fence, new: NewSync) -> Result<BegunSync, Error> {
         self.fenced_write(by, move |sql, by| {
-            owners::check(sql, by)?;
+            leases::check(sql, by)?;
             let submission = submission(&by.owner, &new);
             if let Some((known, _)) = submit::by_key(sql, &key(&by.owner, &new))? {
                 return Ok(BegunSync::Job(known));
@@ -90,7 +92,7 @@ impl Store {
                 return Ok(BegunSync::After(row.take()?));
             }
             let id = submit::enter(sql, &submission)?;
-            // Nobody submitted it: what it reads is made when it is sent.
+            // Nobody submitted the sync, so nobody holds a payload: its input is made when it is sent.
             sql.execute("DELETE FROM holder WHERE job = $1", values![id])?;
             let before = jobs::load_one(sql, id)?;
             let mut job = before.clone();
@@ -110,8 +112,8 @@ impl Store {
         .await
     }
 
-    /// The project of a job is there. `sync` is the job that fetched it, if one had to. The first sync
-    /// of a project on a control node is recorded as the project's.
+    /// The project of a job has arrived; `sync` is the job that fetched it, if one had to. The first sync of a project
+    /// on a control node is recorded in `project`.
     ///
     /// # Errors
     /// The writer is fenced: it must stand down.
@@ -146,7 +148,7 @@ impl Store {
     }
 }
 
-/// The attempt on this control node gets the same sync after a restart.
+/// The key by which an attempt on this control node gets the same sync after a restart.
 fn key(owner: &InstanceName, new: &NewSync) -> String {
     format!("{} on {owner}", new.unit)
 }

@@ -1,5 +1,5 @@
-//! What jobs did on their hosts, as rows of `stat` beside the job: a bounded number of hosts, written once at the end of an
-//! attempt, and read by pages. Nothing that decides about jobs reads them.
+//! What jobs did on their hosts, as rows of `stat`: a bounded number of hosts, written once at the end of an attempt
+//! and read in pages. No decision about jobs reads them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct RecapPage {
     pub counts: Option<RecapCounts>,
     /// How many of them are kept.
     pub kept: u64,
-    /// Those of this page: failed and unreachable ones first, then by name.
+    /// The hosts of this page: failed and unreachable ones first, then by name.
     pub hosts: Vec<(String, HostStats)>,
 }
 
@@ -24,7 +24,7 @@ pub struct RecapPage {
 const FAILED: &str = "(failures > 0 OR dark > 0)";
 
 impl Store {
-    /// The hosts of a job from a place in their order on, at most `limit` of them.
+    /// At most `limit` hosts of a job, from place `from` in their order on.
     ///
     /// # Errors
     /// There is no such job.
@@ -41,7 +41,7 @@ impl Store {
         .await
     }
 
-    /// The hosts on which a job failed, or which it did not reach, as far as they are kept; and how many hosts there are.
+    /// How many hosts a job has, and those of the kept ones on which it failed or which it did not reach.
     ///
     /// # Errors
     /// There is no such job.
@@ -64,7 +64,7 @@ fn counts(sql: &mut dyn Sql, job: JobId) -> Result<(Option<RecapCounts>, u64), E
     Ok((saved.map(|text| from_json(&text)).transpose()?, row.take()?))
 }
 
-/// Puts these hosts in the place of those that were saved before.
+/// Replaces the hosts that were saved before with these.
 pub(super) fn replace(
     sql: &mut dyn Sql,
     job: JobId,

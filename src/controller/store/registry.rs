@@ -12,8 +12,8 @@ use super::holders::{self, Kept};
 use super::instances::{self, InstanceRecord};
 use super::jobs::{self, OPEN, SENT};
 use super::sql::{Sql, SqlValue, from_json, values};
-use super::turn::{self, Lock};
-use super::{Store, owners, schema};
+use super::turn::{self, TurnLock};
+use super::{Store, leases, schema};
 use crate::controller::core::{
     Attempt, Group, GroupName, Instance, InstanceName, JobId, MemberChange, NodeState, NodeType, Offer, Time,
     member_changes,
@@ -21,18 +21,15 @@ use crate::controller::core::{
 
 /// All instances and groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registry {
+pub struct InstanceRegistry {
     /// In order of registration.
     pub instances: Vec<InstanceRecord>,
     /// In the order in which they were created.
     pub groups: Vec<GroupRecord>,
 }
 
-impl Registry {
+impl InstanceRegistry {
     /// The record of an instance.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn instance_mut(&mut self, name: &InstanceName) -> Result<&mut InstanceRecord, Error> {
         let found = self.instances.iter_mut().find(|record| record.instance.name == *name);
         found.ok_or_else(|| Error::NoInstance(name.clone()))
@@ -44,15 +41,12 @@ impl Registry {
     }
 
     /// The record of a group.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn group_mut(&mut self, name: &GroupName) -> Result<&mut GroupRecord, Error> {
         let found = self.groups.iter_mut().find(|record| record.group.name == *name);
         found.ok_or_else(|| Error::NoGroup(name.clone()))
     }
 
-    /// Registers a node, unless it is registered.
+    /// Registers a node, unless it is registered already. Returns its record.
     ///
     /// # Errors
     /// A group has its name.
@@ -82,10 +76,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Puts an instance into a group's list, from which it becomes a member.
+    /// Adds an instance to a group's list, which makes it a member.
     ///
     /// # Errors
-    /// There is no such group or instance, or the group is a container group, or its list is fixed.
+    /// There is no such group or instance, or the group is a container group.
     pub fn add_to_group(&mut self, group: &GroupName, instance: &InstanceName) -> Result<(), Error> {
         self.instance_mut(instance)?;
         let record = self.group_mut(group)?;
@@ -102,7 +96,7 @@ impl Registry {
     /// Removes an instance from a group's list.
     ///
     /// # Errors
-    /// There is no such group, or the list of the group is fixed.
+    /// There is no such group.
     pub fn remove_from_group(&mut self, group: &GroupName, instance: &InstanceName) -> Result<(), Error> {
         self.group_mut(group)?.group.policy.list.retain(|listed| listed != instance);
         Ok(())
@@ -123,7 +117,7 @@ impl Registry {
         self.groups.iter().map(|record| record.group.clone()).collect()
     }
 
-    /// Reserved groups keep their policy and their members' kind.
+    /// Checks that the reserved groups exist, have their own policy, and are no container groups.
     fn check_reserved(&self) -> Result<(), Error> {
         for reserved in Group::reserved() {
             let kept =
@@ -146,10 +140,10 @@ impl Registry {
 /// Changes the registry under its lock, and runs the policies.
 pub(super) fn change<T>(
     sql: &mut dyn Sql,
-    change: impl FnOnce(&mut Registry) -> Result<T, Error>,
+    change: impl FnOnce(&mut InstanceRegistry) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    turn::lock(sql, Lock::Registry)?;
-    let before = Registry::load(sql)?;
+    turn::lock(sql, TurnLock::Registry)?;
+    let before = InstanceRegistry::load(sql)?;
     let mut after = before.clone();
     let result = change(&mut after)?;
     after.check_reserved()?;
@@ -165,11 +159,11 @@ pub(super) fn change<T>(
 
 impl Store {
     /// All instances and groups.
-    pub async fn registry(&self) -> Result<Registry, Error> {
-        self.read(Registry::load).await
+    pub async fn registry(&self) -> Result<InstanceRegistry, Error> {
+        self.read(InstanceRegistry::load).await
     }
 
-    /// How an instance runs jobs. One that was removed offers nothing, and what was sent to it is followed to its end.
+    /// How an instance runs jobs; `None` if it was removed. Units that were sent to it are still followed to their end.
     pub async fn offer_of(&self, name: InstanceName) -> Result<Option<Offer>, Error> {
         self.read(move |sql| {
             let found = sql.query("SELECT offer FROM instance WHERE name = $1", values![&name])?.pop();
@@ -178,15 +172,15 @@ impl Store {
         .await
     }
 
-    /// Changes instances and groups, runs the policies and records the operator's request, if it was one.
-    /// `change` may be called more than once.
+    /// Changes instances and groups, runs the policies and records the operator's request, if there was one. `change`
+    /// may be called more than once.
     ///
     /// # Errors
-    /// As `change`, or the change is not allowed for a reserved group. Nothing has changed then.
+    /// Those of `change`, or the change is not allowed for a reserved group. Nothing has changed then.
     pub async fn change_registry<T: Send + 'static>(
         &self,
         audit: Option<Audit>,
-        change: impl Fn(&mut Registry, Time) -> Result<T, Error> + Send + 'static,
+        change: impl Fn(&mut InstanceRegistry, Time) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.write(move |sql| {
             let now = sql.now();
@@ -199,13 +193,13 @@ impl Store {
     /// Deletes a group.
     ///
     /// # Errors
-    /// It is reserved, or a job was placed through it and has not ended.
+    /// It is reserved or does not exist, or a job was placed through it and has not ended.
     pub async fn delete_group(&self, audit: Audit, name: GroupName) -> Result<(), Error> {
         if name.is_reserved() {
             return Err(Error::Conflict(format!("the group {name} always exists: it cannot be deleted")));
         }
         self.write(move |sql| {
-            turn::lock(sql, Lock::Pass)?;
+            turn::lock(sql, TurnLock::Pass)?;
             audit.clone().insert(sql)?;
             let active =
                 "SELECT count(*) FROM job WHERE state IN ('waiting', 'running') AND instance_group = $1";
@@ -224,19 +218,19 @@ impl Store {
         .await
     }
 
-    /// An operator declares a node dead: whatever ran there is over, and its payloads are lost. The record goes too.
+    /// An operator declares a node dead: whatever ran there is over, its payloads are lost, and its record is removed.
     ///
     /// # Errors
     /// There is no such instance, or it is a control node that holds its lease.
     pub async fn declare_dead(&self, audit: Audit, name: InstanceName) -> Result<(), Error> {
         self.write(move |sql| {
-            turn::lock(sql, Lock::Pass)?;
+            turn::lock(sql, TurnLock::Pass)?;
             let now = sql.now();
             audit.clone().insert(sql)?;
-            if owners::live(sql)?.iter().any(|lease| lease.owner == name) {
+            if leases::live(sql)?.iter().any(|lease| lease.owner == name) {
                 return Err(Error::Conflict(format!(
-                    "control node {name} lives: it has its lease. If it has just died, ask again once another \
-                     control node has watched that for ownerlostafter"
+                    "control node {name} is alive: it has its lease. If it has just died, try again once another \
+                     control node has missed it for ownerlostafter"
                 )));
             }
             let mut held = BTreeSet::new();
@@ -261,13 +255,13 @@ impl Store {
         .await
     }
 
-    /// Removes an instance, once nothing runs on it. Returns whether it is gone; until then it is draining.
+    /// Drains an instance, and removes it if nothing runs on it. Returns whether it is removed.
     ///
     /// # Errors
     /// There is no such instance.
     pub async fn drain_instance(&self, audit: Option<Audit>, name: InstanceName) -> Result<bool, Error> {
         self.write(move |sql| {
-            turn::lock(sql, Lock::Pass)?;
+            turn::lock(sql, TurnLock::Pass)?;
             Audit::save(audit.as_ref(), sql)?;
             let open = open_attempts(sql, &name)?;
             let removable = change(sql, |registry| {
@@ -292,11 +286,11 @@ impl Store {
         .await
     }
 
-    /// Removes control nodes that are lost, and for which nothing waits: their jobs have other owners, no child of a job is
-    /// left on them, and no pending job needs a payload of theirs.
+    /// Removes lost control nodes that nothing depends on: their jobs have other owners, no child of a job is left on
+    /// them, and no pending job needs a payload of theirs.
     pub async fn remove_lost_control_nodes(&self) -> Result<Vec<InstanceName>, Error> {
         self.write(|sql| {
-            let held = owners::HELD;
+            let held = leases::HELD;
             let query = format!(
                 "SELECT name FROM instance WHERE node_type = $1 AND node_state = $2 \
                  AND NOT EXISTS (SELECT 1 FROM lease WHERE node = instance.name AND {held}) \
@@ -331,12 +325,12 @@ pub(super) fn paused(sql: &mut dyn Sql) -> Result<bool, Error> {
     Ok(schema::get(sql, "paused")?.as_deref() == Some("1"))
 }
 
-/// Removes those of the instances that a query names on which nothing runs.
+/// Removes the idle instances among those that a query names.
 fn remove_idle(sql: &mut dyn Sql, candidates: &str, values: &[SqlValue]) -> Result<Vec<InstanceName>, Error> {
     let candidates = sql.query(candidates, values)?;
     if !candidates.is_empty() {
         // A pass may be placing a job there.
-        turn::lock(sql, Lock::Pass)?;
+        turn::lock(sql, TurnLock::Pass)?;
     }
     let mut removed = Vec::new();
     for mut row in candidates {

@@ -1,8 +1,9 @@
 //! What SQLite can still write on a full disk.
 //!
-//! A full disk must not keep a cancel or the end of a job from being saved. So the log has its space from the start, and
-//! the database always has free pages with space on disk. (Space behind the end of its file would not do: each checkpoint
-//! cuts it off.) Both stay when the store is closed. A store that is first opened on a full disk has no reserve.
+//! A cancel or the end of a job must be saved even on a full disk. So the log's space is allocated at the start, and
+//! the database always has free pages that are allocated on disk. (Space after the end of its file would not do,
+//! because each checkpoint cuts it off.) Both stay when the store is closed. A store that is first opened on a full
+//! disk has no reserve.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -13,34 +14,34 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::error::Error;
 
-/// Bytes of the write-ahead log. SQLite starts it again from its beginning at about half of this (`wal_autocheckpoint`);
-/// the rest is for what is written while a reader keeps it from doing so.
+/// Bytes of the write-ahead log. At about half of this (`wal_autocheckpoint`) SQLite starts it again from its
+/// beginning, unless a reader prevents that: then writes use the rest.
 const LOG: u64 = 8 << 20;
-/// A database with fewer free pages than `FEW` is topped up to `ENOUGH`. These fit into SQLite's cache, so topping up
-/// writes none of them to the log.
+/// A database with fewer free pages than `FEW` is topped up to `ENOUGH`. These pages fit into SQLite's cache, so
+/// topping up writes none of them to the log.
 const FEW: u32 = 256;
 const ENOUGH: u32 = 384;
 
 /// The reserve of one open database.
 #[derive(Debug)]
-pub(super) struct Reserve {
-    /// Closed after every connection to it: closing a file takes away all locks that this process has on it.
+pub(super) struct StoreReserve {
+    /// Closed after all connections to it, because closing a file drops all locks that this process has on it.
     database: File,
     /// Bytes of the database that have space on disk.
     backed: u64,
 }
 
-impl Reserve {
-    /// Takes the space of the log at `path`, and keeps it when `connection` is closed.
+impl StoreReserve {
+    /// Allocates the space of the log at `path`, and keeps the log when `connection` is closed.
     pub(super) fn new(database: File, connection: &Connection, path: &Path) -> Result<Self, Error> {
         // Otherwise SQLite deletes the log when the last connection is closed.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        // Has SQLite create it.
+        // Makes SQLite create the log.
         connection.execute_batch("BEGIN IMMEDIATE; COMMIT;")?;
         let log = OpenOptions::new().write(true).open(path);
         let taken = log.and_then(|log| Ok(fallocate(log, FallocateFlags::empty(), 0, LOG)?));
         if let Err(error) = taken {
-            tracing::debug!(%error, "the store has no reserve for a full disk");
+            tracing::debug!(%error, "cannot reserve space for the store in case the disk is full");
         }
         let mut reserve = Self { database, backed: 0 };
         reserve.top_up(connection)?;
@@ -55,20 +56,20 @@ impl Reserve {
         let [free, pages, page]: [u32; 3] =
             query.query_row([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?;
         let size = u64::from(pages) * u64::from(page);
-        // One more, as SQLite keeps lists of them in pages.
+        // One more page, because SQLite lists the free pages in pages of their own.
         let missing = if free < FEW { ENOUGH - free + 1 } else { 0 };
         let wanted = size + u64::from(missing) * u64::from(page);
         if wanted <= self.backed {
             return Ok(());
         }
-        // SQLite sets the size of the file, at checkpoints.
+        // The file's size stays: SQLite sets it, at checkpoints.
         let more = wanted - self.backed;
         if fallocate(&self.database, FallocateFlags::KEEP_SIZE, self.backed, more).is_err() {
             return Ok(());
         }
         self.backed = size;
         if missing > 0 {
-            // It takes the pages that are free already, too.
+            // The table also takes the pages that are free already, so it gets `ENOUGH` pages in all.
             let transaction = connection.unchecked_transaction()?;
             transaction.execute_batch(&format!(
                 "CREATE TABLE reserve (pages BLOB); INSERT INTO reserve VALUES (zeroblob({})); DROP TABLE reserve;",

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 
 use super::error::Error;
 use super::jobs::{self, StoredJob};
-use super::registry::{self, Registry};
+use super::registry::{self, InstanceRegistry};
 use super::sql::Sql;
-use super::{Store, owners};
+use super::{Store, leases};
 use crate::controller::core::{
     Attempt, Claim, Fence, Group, Hold, Instance, InstanceName, Job, JobId, JobState, Loads, Need, Patience,
     PendingJob, Scene, Silence, Time, Wait, WaitWatch, explain, silence,
@@ -27,29 +27,30 @@ pub(super) struct Loadout {
     pub(super) jobs: Vec<StoredJob>,
     pub(super) claims: Vec<Claim>,
     pub(super) pending: Vec<PendingJob>,
-    /// Owners that hold their lease.
+    /// Owners that hold their lease and are seen alive.
     pub(super) live: Vec<Fence>,
     pub(super) paused: bool,
     pub(super) now: Time,
 }
 
-/// How long jobs have waited, as this process has seen it. Clones share it.
+/// How long jobs have waited, as this process has seen it. Clones share the record.
 #[derive(Debug, Clone, Default)]
 pub struct Waits {
-    /// Locked for the look of a pass.
+    /// Locked while a pass loads its state.
     pub watch: Arc<Mutex<WaitWatch>>,
     /// The time of the process's own clock.
     pub now: Time,
-    /// The control nodes that it has seen to live: no other one gets a job. All that hold a lease, if it has not looked.
+    /// The control nodes that this process has seen alive: no other one gets a job. `None` before it has looked: all
+    /// that hold a lease count.
     pub alive: Option<BTreeSet<InstanceName>>,
 }
 
 impl Loadout {
     pub(super) fn load(sql: &mut dyn Sql, waits: &Waits) -> Result<Self, Error> {
-        let Registry { instances, groups } = Registry::load(sql)?;
+        let InstanceRegistry { instances, groups } = InstanceRegistry::load(sql)?;
         let mut jobs = jobs::load(sql, jobs::OPEN, &[], false)?;
         jobs::load_words(sql, &mut jobs)?;
-        let mut live = owners::live(sql)?;
+        let mut live = leases::live(sql)?;
         live.retain(|fence| waits.alive.as_ref().is_none_or(|alive| alive.contains(&fence.owner)));
         let pending = pending(sql, &jobs, &live, waits)?;
         Ok(Self {
@@ -76,7 +77,8 @@ impl Loadout {
     }
 }
 
-/// Pending jobs as a pass sees them. Who holds no lease cannot own a job.
+/// Pending jobs as a pass sees them. A holder of a payload counts only while it is live, because no other one can own a
+/// job.
 fn pending(
     sql: &mut dyn Sql,
     jobs: &[StoredJob],
@@ -86,7 +88,7 @@ fn pending(
     let now = sql.now();
     let live: BTreeSet<&InstanceName> = live.iter().map(|fence| &fence.owner).collect();
     let mut needs: BTreeMap<JobId, Vec<Need>> = BTreeMap::new();
-    // What has succeeded holds nobody up.
+    // A job that has succeeded holds nobody up.
     let rows = sql.query(
         "SELECT dep.job, dep.needs, needed.state FROM dep JOIN job ON job.id = dep.job \
          LEFT JOIN job needed ON needed.id = dep.needs WHERE job.state = 'pending' \
@@ -138,8 +140,8 @@ fn pending(
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overview {
     /// The records.
-    pub registry: Registry,
-    /// By the same indexes.
+    pub registry: InstanceRegistry,
+    /// Their loads, in the same order.
     pub loads: Loads,
     /// The store's clock.
     pub now: Time,
@@ -152,7 +154,7 @@ pub struct ExplainedJob {
     pub job: Job,
     /// Why it is pending, if it is.
     pub waits: Option<Explained>,
-    /// The instance on which it runs, or may still run, does not answer.
+    /// The silence of the instance on which it runs or may still run, if that does not answer.
     pub silence: Option<Silence>,
 }
 
@@ -160,7 +162,7 @@ impl Store {
     /// Instances and groups with their loads.
     pub async fn overview(&self) -> Result<Overview, Error> {
         self.read(|sql| {
-            let registry = Registry::load(sql)?;
+            let registry = InstanceRegistry::load(sql)?;
             let jobs = jobs::load(sql, jobs::SENT, &[], false)?;
             let claims: Vec<_> = jobs.iter().flat_map(|loaded| loaded.job.claims()).collect();
             let loads = Loads::sum(&registry.plain_instances(), &registry.plain_groups(), &claims);
@@ -194,12 +196,23 @@ impl Store {
         .await
     }
 
-    /// The instance that does not answer, on which a job runs or may still run.
-    ///
-    /// # Errors
-    /// There is no such job.
-    pub async fn silence(&self, id: JobId, patience: Patience) -> Result<Option<Silence>, Error> {
-        self.read(move |sql| one(sql, id).and_then(|job| silence_of(sql, &job, &patience))).await
+    /// Of these jobs those that run or may still run on an instance that does not answer.
+    pub async fn silences(
+        &self,
+        ids: Vec<JobId>,
+        patience: Patience,
+    ) -> Result<BTreeMap<JobId, Silence>, Error> {
+        self.read(move |sql| {
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            if ids.is_empty() {
+                return Ok(BTreeMap::new());
+            }
+            let jobs = jobs::load(sql, &format!("job.id IN ({})", ids.join(",")), &[], false)?;
+            let (instances, now) = (InstanceRegistry::load(sql)?.plain_instances(), sql.now());
+            let silent = |job: &Job| Some((job.id, silence(job, &instances, &patience, now)?));
+            Ok(jobs.iter().filter_map(|loaded| silent(&loaded.job)).collect())
+        })
+        .await
     }
 }
 
@@ -209,9 +222,9 @@ fn one(sql: &mut dyn Sql, id: JobId) -> Result<Job, Error> {
 }
 
 fn silence_of(sql: &mut dyn Sql, job: &Job, patience: &Patience) -> Result<Option<Silence>, Error> {
-    // All instances are read for it.
+    // Without open attempts there is no need to read all instances.
     if !job.attempts.iter().any(Attempt::is_open) {
         return Ok(None);
     }
-    Ok(silence(job, &Registry::load(sql)?.plain_instances(), patience, sql.now()))
+    Ok(silence(job, &InstanceRegistry::load(sql)?.plain_instances(), patience, sql.now()))
 }

@@ -1,12 +1,12 @@
 //! The tables, and the steps that bring an older store up to date.
 //!
-//! Steps go forward by number and only add. Each names the oldest program that still understands the result, so
-//! that control nodes are upgraded one at a time: `meta` holds both numbers.
+//! Steps go forward by number and only add. Each names the oldest program that still understands the result, so that
+//! control nodes can be upgraded one at a time. `meta` holds both numbers, as `schema` and `min_reader`.
 
 use super::error::Error;
 use super::sql::{Dialect, Sql, insert, values};
 use crate::controller::core::Group;
-use crate::controller::store::{groups, turn};
+use crate::controller::store::{documents, groups, turn};
 
 /// One step forward.
 #[derive(Clone, Copy)]
@@ -17,17 +17,20 @@ pub(super) struct Step {
     pub(super) apply: fn(&mut dyn Sql) -> Result<(), Error>,
 }
 
-/// As the server counts.
+/// As the server numbers its versions.
 const OLDEST_POSTGRES: i64 = 130_000;
 
 /// All steps; the first one makes schema 1.
 pub(super) const STEPS: &[Step] = &[
     Step { min_reader: 1, apply: create },
-    // 0.1.0 sends no unit again that has an ID of its node's own, and leaves this alone.
+    // 0.1.0 may still use the store: it ignores these columns, and never sends a unit again that has an ID of its
+    // node's own.
     Step { min_reader: 1, apply: add_far_units },
+    Step { min_reader: 1, apply: |sql| sql.batch(documents::TABLE) },
+    Step { min_reader: 1, apply: |sql| sql.batch("ALTER TABLE job ADD COLUMN failure TEXT") },
 ];
 
-/// Brings the store up to date; of several programs one at a time. One that is up to date is only read, and no right to
+/// Brings the store up to date, one program at a time. A store that is up to date is only read, so that no right to
 /// change tables is needed.
 ///
 /// # Errors
@@ -38,7 +41,7 @@ pub(super) fn migrate(sql: &mut dyn Sql, steps: &[Step]) -> Result<(), Error> {
         Dialect::Postgres => prepare_postgres(sql)?,
     };
     if !has_meta {
-        // Who comes second waits here for the end of the first one's transaction.
+        // A second program waits here for the end of the first one's transaction.
         sql.batch("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")?;
     }
     let wait = sql.dialect().lock_row();
@@ -77,7 +80,7 @@ fn prepare_postgres(sql: &mut dyn Sql) -> Result<bool, Error> {
 /// It is no store, or it demands a newer program.
 pub(super) fn check(sql: &mut dyn Sql) -> Result<(), Error> {
     match number(sql, "schema")? {
-        0 => Err(Error::Corrupt("it is no store of a controller".into())),
+        0 => Err(Error::Corrupt("it is not a controller's store".into())),
         _ => check_reader(sql, STEPS.len() as i64),
     }
 }
@@ -116,7 +119,9 @@ fn create(sql: &mut dyn Sql) -> Result<(), Error> {
     })?;
     set(sql, "install_id", &format!("{:032x}", rand::random::<u128>()))?;
     set(sql, "paused", "0")?;
-    turn::begin(sql)?;
+    for row in turn::ROWS {
+        set(sql, row, "")?;
+    }
     let reserved = Group::reserved().into_iter().enumerate();
     let rows = reserved.map(|(at, group)| groups::row(&group.into(), at as u64)).collect();
     insert(sql, groups::INTO, rows, "")
@@ -218,8 +223,8 @@ CREATE INDEX label_job ON label (job);
 CREATE INDEX dep_needs ON dep (needs);
 ";
 
-/// `job_facets` has all columns that lists of jobs are filtered by: a scan of it stays fast where a scan of the rows,
-/// which carry headers, does not.
+/// `job_facets` has all columns that lists of jobs are filtered by. A scan of it is fast; a scan of the rows is not,
+/// because they carry headers.
 const SQLITE_INDEXES: &str = "
 CREATE INDEX job_facets ON job (id, created, state, kind, instance_group, execution_node, name);
 CREATE INDEX job_name ON job (substr(name, 1, 64));

@@ -1,7 +1,7 @@
 //! One transaction over either database: statements, values, rows, and the few places where the dialects differ.
 //!
-//! Every statement is written once, with `$1` for parameters, integers and texts as the only types, and times as
-//! milliseconds since 1970, UTC. It knows no table.
+//! Every statement is written once for both databases, with `$1` for parameters, integers and texts as the only types,
+//! and times as milliseconds since 1970, UTC. This module knows no table.
 
 use crate::controller::core::{
     AttemptNo, ChildType, Ending, Epoch, GroupName, InstanceName, JobId, JobKind, JobState, MemberOrigin,
@@ -9,9 +9,8 @@ use crate::controller::core::{
 };
 
 use super::error::Error;
-use super::holders::Kept;
 
-/// One transaction. Dropped without a commit it leaves nothing.
+/// One transaction. It leaves nothing if it is dropped without a commit.
 pub(super) trait Sql {
     /// The database's dialect.
     fn dialect(&self) -> Dialect;
@@ -66,12 +65,30 @@ impl Dialect {
         }
     }
 
-    /// What the index of names has, in the order of bytes: an entry of an index has a size limit.
+    /// The part of a name that the index has, in the order of bytes. It is cut because an entry of an index has a size
+    /// limit.
     pub(super) const fn name_key(self) -> &'static str {
         match self {
             Self::Sqlite => "substr(job.name, 1, 64)",
             Self::Postgres => "(substr(job.name, 1, 64) COLLATE \"C\")",
         }
+    }
+
+    /// Whether a parameter without capital letters stands in a text. Capitals of ASCII count as small letters there.
+    pub(super) fn contains(self, text: &str, parameter: &str) -> String {
+        match self {
+            Self::Sqlite => format!("instr(lower({text}), {parameter}) > 0"),
+            Self::Postgres => format!("strpos(lower({text} COLLATE \"C\"), {parameter}) > 0"),
+        }
+    }
+
+    /// A text below two keys of a text that is JSON.
+    pub(super) fn in_json(self, text: &str, [key, inner]: [&str; 2]) -> String {
+        let cast = match self {
+            Self::Sqlite => "",
+            Self::Postgres => "::json",
+        };
+        format!("({text}{cast} -> '{key}' ->> '{inner}')")
     }
 }
 
@@ -107,7 +124,7 @@ impl Row {
     }
 
     /// The next column.
-    pub(super) fn take<T: Column>(&mut self) -> Result<T, Error> {
+    pub(super) fn take<T: FromColumn>(&mut self) -> Result<T, Error> {
         let value = self.0.next();
         let kind = match &value {
             None => "no column",
@@ -116,17 +133,17 @@ impl Row {
             Some(SqlValue::Text(Some(_))) => "a text",
         };
         let read = value.and_then(T::read);
-        read.ok_or_else(|| Error::Corrupt(format!("{kind} is no {}", std::any::type_name::<T>())))
+        read.ok_or_else(|| Error::Corrupt(format!("{kind} is not a {}", std::any::type_name::<T>())))
     }
 }
 
-/// What a column can be read as.
-pub(super) trait Column: Sized {
-    /// The value, if it is one.
+/// A type that a column can be read as.
+pub(super) trait FromColumn: Sized {
+    /// The value, if it is of this type.
     fn read(value: SqlValue) -> Option<Self>;
 }
 
-impl Column for Option<i64> {
+impl FromColumn for Option<i64> {
     fn read(value: SqlValue) -> Option<Self> {
         match value {
             SqlValue::Int(int) => Some(int),
@@ -136,7 +153,7 @@ impl Column for Option<i64> {
     }
 }
 
-impl Column for Option<String> {
+impl FromColumn for Option<String> {
     fn read(value: SqlValue) -> Option<Self> {
         match value {
             SqlValue::Text(text) => Some(text),
@@ -146,13 +163,13 @@ impl Column for Option<String> {
     }
 }
 
-impl Column for i64 {
+impl FromColumn for i64 {
     fn read(value: SqlValue) -> Option<Self> {
         Option::<i64>::read(value)?
     }
 }
 
-impl Column for String {
+impl FromColumn for String {
     fn read(value: SqlValue) -> Option<Self> {
         Option::<String>::read(value)?
     }
@@ -173,14 +190,14 @@ macro_rules! stored {
             }
         }
 
-        impl Column for $type {
+        impl FromColumn for $type {
             fn read(value: SqlValue) -> Option<Self> {
                 let $to = <$raw>::read(value)?;
                 $read
             }
         }
 
-        impl Column for Option<$type> {
+        impl FromColumn for Option<$type> {
             fn read(value: SqlValue) -> Option<Self> {
                 match value {
                     SqlValue::Int(None) | SqlValue::Text(None) => Some(None),
@@ -190,6 +207,7 @@ macro_rules! stored {
         }
     )*};
 }
+pub(super) use stored;
 
 stored! {
     bool: Int i64, |on| i64::from(on), |int| Some(int != 0);
@@ -205,7 +223,6 @@ stored! {
     GroupName: Text String, |name| name.as_str().to_owned(), |text| Some(text.as_str().into());
     Word: Text String, |word| word.as_str().to_owned(), |text| Some(text.as_str().into());
     JobKind: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
-    Kept: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
     JobState: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
     NodeType: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
     NodeState: Text String, |value| value.name().to_owned(), |name| name.parse().ok();
@@ -250,7 +267,7 @@ macro_rules! values {
 }
 pub(super) use values;
 
-/// Rows of one insert, below the databases' limits of parameters.
+/// The most rows of one insert, below the databases' limits of parameters.
 const ROWS_AT_ONCE: usize = 500;
 
 /// Inserts rows, many at a time. `conflict` is what follows the values: nothing, or `ON CONFLICT …`.
@@ -276,7 +293,8 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// Numbers as the inside of `IN (…)`; never empty, since no number is negative.
+/// Numbers as the inside of `IN (…)`. No numbers become -1, which no job has, because PostgreSQL allows no empty
+/// list.
 pub(super) fn list(jobs: impl IntoIterator<Item = JobId>) -> String {
     let numbers: Vec<String> = jobs.into_iter().map(|job| job.to_string()).collect();
     if numbers.is_empty() { "-1".into() } else { numbers.join(",") }

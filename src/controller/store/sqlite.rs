@@ -1,8 +1,8 @@
 //! SQLite: one file, one writer thread, readers beside it.
 //!
-//! A durable commit waits for the disk, so writes that wait are committed together: each runs in a savepoint of one
+//! A durable commit waits for the disk, so queued writes are committed together: each runs in a savepoint of one
 //! transaction, and all are answered after its commit. A reader sees the last commit and waits for nobody. This file
-//! knows no table; the files are `sqlite_files`'s.
+//! knows no table; `sqlite_files` handles the files.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,16 +19,16 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::Error;
-use super::reserve::Reserve;
+use super::reserve::StoreReserve;
 use super::schema;
 use super::sql::{Dialect, Row, Sql, SqlValue};
 use super::sqlite_files::{copy, lock_file, with_suffix};
 use crate::controller::core::{InstanceName, Time};
 
-/// Writes of one commit, and how long it collects them.
+/// The most writes of one commit, and how long it collects them.
 const WRITES_AT_ONCE: usize = 128;
 const COLLECT: Duration = Duration::from_millis(20);
-/// Writes that wait before their callers do.
+/// Writes that the queue holds; further callers wait to enter it.
 const QUEUE: usize = 256;
 /// Compiled statements that a connection keeps.
 const STATEMENTS: usize = 128;
@@ -47,14 +47,14 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens or creates the database, which nobody else has open.
+    /// Opens or creates the database, and locks it against other processes.
     pub(super) fn open(
         path: &Path,
         node: &InstanceName,
         changes: Arc<watch::Sender<u64>>,
     ) -> Result<Self, Error> {
         let lock = lock_file(path, node)?;
-        // SQLite would create it with the mode of the umask; its other files get the mode of this one.
+        // SQLite would create the file with the umask's mode, and gives its other files the mode of this one.
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
         let file = file.map_err(Error::file(path))?;
         let connection = Connection::open(path)?;
@@ -62,7 +62,7 @@ impl Sqlite {
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; \
              PRAGMA busy_timeout = 5000; PRAGMA journal_size_limit = 67108864; PRAGMA temp_store = MEMORY;",
         )?;
-        let mut reserve = Reserve::new(file, &connection, &with_suffix(path, "-wal"))?;
+        let mut reserve = StoreReserve::new(file, &connection, &with_suffix(path, "-wal"))?;
         keep_statements(&connection)?;
         let clock = Clock::start();
         let own = clock.clone();
@@ -73,7 +73,7 @@ impl Sqlite {
                 write_all(&connection, &clock, waiting, &changes, &mut reserve);
                 drop(connection);
                 drop(reserve);
-                // Last, so that the next holder finds a closed database.
+                // The lock goes last, so that its next holder finds a closed database.
                 drop(lock);
             })
             .map_err(Error::file(path))?;
@@ -114,7 +114,7 @@ impl Sqlite {
         tokio::task::spawn_blocking(work).await.map_err(|error| Error::Away(error.to_string()))?
     }
 
-    /// A connection knows the statistics from when it was opened.
+    /// Closes idle readers, because a connection keeps the statistics from when it was opened.
     pub(super) fn close_readers(&self) {
         self.readers.lock().clear();
     }
@@ -158,22 +158,22 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Has a connection compile each statement once. Without the guarantee of a stable plan SQLite compiles again whenever another
-/// value is bound that a partial index or its statistics might make use of.
+/// Makes a connection compile each statement once. Without the guarantee of a stable plan (QPSG), SQLite compiles a
+/// statement again whenever a new value might change the use of a partial index or of statistics.
 fn keep_statements(connection: &Connection) -> Result<(), Error> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
 
-/// The wall clock at the start, and from there on the monotonic one: the runtime's, as for every timer of the driver,
-/// on the store's own thread too.
+/// The wall clock at the start, plus the time that has passed on the runtime's monotonic clock, which every timer of
+/// the driver uses. The runtime's handle makes that clock work on the store's own thread, too.
 #[derive(Debug, Clone)]
 struct Clock {
     runtime: Option<Handle>,
     started: tokio::time::Instant,
     wall: i64,
-    /// The system's own, to which nothing is done here.
+    /// The start on the system's monotonic clock, which tests do not change.
     began: Instant,
 }
 
@@ -200,10 +200,10 @@ impl Clock {
 
 /// A write that waits for its commit.
 pub(super) trait Waiting: Send {
-    /// Runs it, and returns whether its changes should be kept.
+    /// Runs the write, and returns whether its changes should be kept.
     fn run(&mut self, sql: &mut dyn Sql) -> bool;
 
-    /// Answers its caller: the transaction was committed, or why not.
+    /// Tells the caller that the transaction was committed, or why not.
     fn answer(self: Box<Self>, committed: Result<(), String>);
 }
 
@@ -230,13 +230,13 @@ impl<T: Send, F: Fn(&mut dyn Sql) -> Result<T, Error> + Send> Waiting for Pendin
     }
 }
 
-/// The writer's thread: commits until all handles are dropped, and keeps the reserve in between.
+/// The writer's thread: commits until all handles are dropped, and tops up the reserve in between.
 fn write_all(
     connection: &Connection,
     clock: &Clock,
     mut queue: mpsc::Receiver<Box<dyn Waiting>>,
     changes: &watch::Sender<u64>,
-    reserve: &mut Reserve,
+    reserve: &mut StoreReserve,
 ) {
     while let Some(first) = queue.blocking_recv() {
         let mut writes = Vec::new();
@@ -249,12 +249,12 @@ fn write_all(
             write.answer(committed.clone());
         }
         if let Err(error) = reserve.top_up(connection) {
-            tracing::debug!(%error, "the store's reserve for a full disk is not complete");
+            tracing::debug!(%error, "cannot top up the store's reserve for a full disk");
         }
     }
 }
 
-/// Runs the first write and those that wait behind it, and commits them.
+/// Runs the first write and those that are queued after it, and commits them.
 fn commit_together(
     connection: &Connection,
     clock: &Clock,
@@ -270,7 +270,7 @@ fn commit_together(
     loop {
         let write = writes.last_mut().expect("the first one at least");
         *announced |= run_in_savepoint(connection, clock, &mut **write).map_err(|error| {
-            // If the disk is full SQLite has undone the whole transaction already.
+            // On a full disk SQLite has undone the whole transaction already.
             let _undone = connection.execute_batch("ROLLBACK");
             failed(error)
         })?;
@@ -341,7 +341,8 @@ impl Sql for Transaction<'_> {
     }
 }
 
-/// SQLite numbers `$1` by first use, and `?1` by its number. No text of ours has a dollar for anything else.
+/// Turns `$1` into `?1`, because SQLite numbers `$1` by first use, but `?1` by its number. No statement of ours has a
+/// dollar for anything else.
 fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
@@ -370,14 +371,15 @@ impl From<rusqlite::Error> for Error {
         let words = error.to_string();
         let is_passing = match &error {
             rusqlite::Error::SqliteFailure(failure, _) => is_passing(failure.code),
-            // A statement of ours.
+            // An error in our own statement.
             _ => false,
         };
         if is_passing { Self::Away(words) } else { Self::Refused(words) }
     }
 }
 
-/// Whether the same transaction may work later. It does not if another statement, row or file would have to be given.
+/// Whether the same transaction may work later. It may not if its statements, its rows or the file have to change
+/// first.
 fn is_passing(code: ErrorCode) -> bool {
     !matches!(
         code,

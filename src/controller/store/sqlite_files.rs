@@ -1,5 +1,5 @@
-//! A store of SQLite as files: its lock, copies of it, and a backup in its place. It knows no table, and nothing of how the
-//! store is used.
+//! The files of a SQLite store: its lock, its copies, and the restore of a backup. This module knows no table, and
+//! nothing of how the store is used.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -13,8 +13,8 @@ use super::sqlite::{look, open_reader};
 use crate::controller::core::InstanceName;
 use crate::os::directories::{flush_name, parent_of};
 
-/// Puts a backup in the place of the store `to`, whose file is kept beside it with the ending `.old`. The daemon must not
-/// run.
+/// Replaces the store `to` with a backup, and keeps the former file beside it with the ending `.old`. The daemon must
+/// not run.
 ///
 /// # Errors
 /// A daemon has the store open, or the file is no backup that this program understands.
@@ -36,11 +36,11 @@ pub fn restore(backup: &Path, to: &Path) -> Result<(), Error> {
         return Err(Error::File { path: new, source: error });
     }
     copy(&from, &new)?;
-    // An operator may be another user than the daemon, whose directory it is.
+    // The operator may be another user than the daemon, which owns the directory.
     give_to_owner(&new)?;
     give_store_to_owner(store)?;
     keep_old(store)?;
-    // What the log of the former database has must not be applied to the new one.
+    // The log of the former database must not be applied to the new one.
     for suffix in ["-wal", "-shm"] {
         let _absent = fs::remove_file(with_suffix(store, suffix));
     }
@@ -53,7 +53,7 @@ pub(super) fn make_store_directory(store: &Path) -> Result<(), Error> {
     make_directory(parent_of(store))
 }
 
-/// Makes a directory for the owner of the one that it is made in.
+/// Makes a directory that belongs to its parent's owner.
 fn make_directory(directory: &Path) -> Result<(), Error> {
     if directory.exists() {
         return Ok(());
@@ -80,12 +80,12 @@ fn give_to_owner(file: &Path) -> Result<(), Error> {
     chown(file, Some(directory.uid()), Some(directory.gid())).map_err(Error::file(file))
 }
 
-/// Gives the database a second name, with all that its log has.
+/// Moves the log's content into the database, and gives the database a second name.
 fn keep_old(store: &Path) -> Result<(), Error> {
     if !store.exists() {
         return Ok(());
     }
-    // One that cannot be opened is kept as it is.
+    // A database that cannot be opened is kept as it is.
     if let Ok(connection) = Connection::open(store) {
         let _unreadable = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
@@ -98,16 +98,18 @@ fn keep_old(store: &Path) -> Result<(), Error> {
     fs::hard_link(store, &old).map_err(Error::file(old))
 }
 
-/// Copies what is committed into a new file, compactly.
+/// Copies what is committed into a new, compact file.
 pub(super) fn copy(from: &Connection, to: &Path) -> Result<(), Error> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(to);
     let file = file.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => std::io::Error::other("it exists: give the name of a file that does not"),
+        ErrorKind::AlreadyExists => {
+            std::io::Error::other("it exists already: give the name of a file that does not exist")
+        }
         _ => error,
     });
     let file = file.map_err(Error::file(to))?;
-    let name = to.to_str().ok_or_else(|| Error::Settings(format!("{} is no UTF-8", to.display())))?;
+    let name = to.to_str().ok_or_else(|| Error::Settings(format!("{} is not UTF-8", to.display())))?;
     let copied = from.execute("VACUUM INTO ?1", [name]).map_err(Error::from);
     let copied = copied.and_then(|_| file.sync_all().map_err(Error::file(to)));
     let copied = copied.and_then(|()| flush_name(to).map_err(Error::file(parent_of(to))));
@@ -130,7 +132,7 @@ pub(super) fn lock_file(path: &Path, node: &InstanceName) -> Result<File, Error>
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // The holder may be writing it right now.
+            // The holder may be writing its name right now.
             let _incomplete = file.read_to_string(&mut holder);
             return Err(Error::Held { path: path.to_owned(), holder: holder.trim().to_owned() });
         }

@@ -1,20 +1,20 @@
-//! What PostgreSQL's refusals mean for whoever asked, by SQLSTATE: try again at once, wait, or give up with its words. It
-//! reads the code alone, since texts come in the server's language.
+//! What PostgreSQL's refusals mean for the caller, by SQLSTATE: try again at once, wait, or give up with the server's
+//! words. Only the code is read, because texts come in the server's language.
 
 /// What becomes of a transaction that PostgreSQL refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum TransactionRefusal {
     /// Another transaction came first: it is repeated at once.
     Race,
-    /// Time or an operator mends it, and the same transaction works then: a full disk, a restart, a failover.
+    /// The same transaction works once time or an operator has helped: a full disk, a restart, a failover.
     Passing,
-    /// A value that is not stored, whoever sends it.
+    /// A value that PostgreSQL does not store, whoever sends it.
     Value,
     /// The same transaction is refused for ever: a missing right, a limit of the server, another schema.
     Final,
 }
 
-impl Refusal {
+impl TransactionRefusal {
     /// By a SQLSTATE of five letters; the first two are its class.
     pub(super) fn of(code: &str) -> Self {
         match code {
@@ -37,7 +37,7 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::Refusal::{self, Final, Passing, Race, Value};
+    use super::TransactionRefusal::{self, Final, Passing, Race, Value};
 
     #[test]
     fn refusals_are_sorted_by_what_mends_them() {
@@ -61,7 +61,7 @@ mod tests {
             ),
         ] {
             for code in codes {
-                assert_eq!(Refusal::of(code), sorted, "{code}");
+                assert_eq!(TransactionRefusal::of(code), sorted, "{code}");
             }
         }
     }

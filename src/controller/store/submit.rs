@@ -14,7 +14,7 @@ use super::{Store, list};
 use crate::controller::core::{Class, GroupName, InstanceName, JobId, JobKind, JobState, Word};
 use crate::controller::header::Dependency;
 
-/// A job to be.
+/// A job that is submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Submission {
     /// The control node that holds its payload.
@@ -33,7 +33,7 @@ pub struct Submission {
     pub header: String,
     /// How it is placed and retried.
     pub terms: Terms,
-    /// What it can be found by.
+    /// Labels to find it by.
     pub labels: BTreeMap<String, String>,
     /// Its impact.
     pub impact: u32,
@@ -45,11 +45,11 @@ pub struct Submission {
     pub launched_by: String,
     /// The caller may follow the jobs of all others.
     pub is_admin: bool,
-    /// Words of which only one running job may hold each.
+    /// Words that only one running job may hold at a time.
     pub exclusive: Vec<Word>,
     /// Jobs that must succeed first.
     pub needs: Vec<Dependency>,
-    /// It was cancelled while it waited for the store: the job ends where it begins.
+    /// It was cancelled while it waited for the store, so the job ends at once.
     pub is_cancelled: bool,
     /// Every group that the header names.
     pub groups: BTreeSet<GroupName>,
@@ -58,9 +58,9 @@ pub struct Submission {
 /// The job of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submitted {
-    /// It is new, and its unit gets its output.
+    /// The job is new, and its unit gets its output.
     New(JobId),
-    /// The unit or the key is known. The unit follows this job.
+    /// Its unit or its key is known. The unit follows this job.
     Known(JobId),
 }
 
@@ -82,10 +82,7 @@ impl Store {
         self.write(move |sql| submit(sql, &submission, max_pending)).await
     }
 
-    /// The same on an operator's request.
-    ///
-    /// # Errors
-    /// As [`Self::submit`].
+    /// As [`Self::submit`], on an operator's request.
     pub async fn submit_for(
         &self,
         audit: Audit,
@@ -104,7 +101,7 @@ impl Store {
 }
 
 fn submit(sql: &mut dyn Sql, new: &Submission, max_pending: u64) -> Result<Submitted, Error> {
-    // One statement, as the database may be far away.
+    // One statement, because the database may be far away.
     let look = "SELECT (SELECT min(job) FROM holder WHERE node = $1 AND unit = $2), \
         (SELECT count(*) FROM (SELECT 1 FROM job WHERE state = $3 LIMIT $4) few)";
     let mut seen =
@@ -157,13 +154,13 @@ fn launched_by(sql: &mut dyn Sql, job: JobId) -> Result<String, Error> {
     sql.query("SELECT launched_by FROM job WHERE id = $1", values![job])?.remove(0).take()
 }
 
-/// Who has not all rights has no more pending jobs than there is room for others.
+/// A caller without all rights may submit only while it has fewer pending jobs than there is room left.
 fn check_room(sql: &mut dyn Sql, new: &Submission, pending: u64, max_pending: u64) -> Result<(), Error> {
     let left = max_pending.saturating_sub(pending);
     if left == 0 {
         return Err(Error::Full(max_pending));
     }
-    // All rows are read for it, and no caller can have more of them than there are.
+    // Without the query below, which reads many rows: no caller has more pending jobs than there are.
     if new.is_admin || pending < left {
         return Ok(());
     }
@@ -204,7 +201,8 @@ fn insert_job(sql: &mut dyn Sql, new: &Submission) -> Result<JobId, Error> {
         Class::Execution => "execution",
         Class::Control => "control",
     };
-    // Later jobs were created later, also if the clock was set back: lists by time rely on it.
+    // `created` never falls from one job to the next, even if the clock was set back, because lists by time rely on
+    // that.
     let rows = sql.query(
         "INSERT INTO job (key, kind, class, name, state, priority, header, terms, labels, impact, hosts, forks, \
          launched_by, attempt, epoch, cancel_requested, explanation, events, output_bytes, created, \

@@ -1,6 +1,6 @@
 //! TLS to PostgreSQL, by rustls with the provider of all our TLS.
 //!
-//! The server must prove the host's name. Channel binding is not offered: the certificate is checked already.
+//! The server must prove the host's name. Channel binding is not offered, because the certificate is checked already.
 
 use std::io;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::error::Error;
 use super::options::SslMode;
 use crate::os::regular_file::{self, LONGEST};
 
-/// Makes TLS connections. Without TLS it is never asked to.
+/// Makes TLS connections. With [`SslMode::Disable`] it is never asked to.
 #[derive(Clone)]
 pub(super) struct Tls(Arc<ClientConfig>);
 
@@ -57,27 +57,27 @@ fn authorities(file: Option<&std::path::Path>) -> Result<RootCertStore, Error> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
-    type Stream = Secured<S>;
+    type Stream = SecuredConnection<S>;
     type TlsConnect = Connect;
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Connect> {
-        // Asked for Unix sockets, too, which have no name and no TLS.
+        // Also called for Unix sockets, which have no name and no TLS.
         let name = ServerName::try_from(host.to_owned()).ok();
         Ok(Connect { connector: TlsConnector::from(self.0.clone()), name })
     }
 }
 
-/// One handshake to come.
+/// A handshake that has not begun.
 pub(super) struct Connect {
     connector: TlsConnector,
     name: Option<ServerName<'static>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Connect {
-    type Stream = Secured<S>;
+    type Stream = SecuredConnection<S>;
     type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Secured<S>>>;
+    type Future = BoxFuture<'static, io::Result<SecuredConnection<S>>>;
 
     fn connect(self, stream: S) -> Self::Future {
         let Some(name) = self.name else {
@@ -85,20 +85,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
             return std::future::ready(Err(nameless)).boxed();
         };
         let handshake = self.connector.connect(name, stream);
-        handshake.map(|stream| stream.map(|stream| Secured(Box::new(stream)))).boxed()
+        handshake.map(|stream| stream.map(|stream| SecuredConnection(Box::new(stream)))).boxed()
     }
 }
 
 /// A connection after its handshake.
-pub(super) struct Secured<S>(Box<tokio_rustls::client::TlsStream<S>>);
+pub(super) struct SecuredConnection<S>(Box<tokio_rustls::client::TlsStream<S>>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for SecuredConnection<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for SecuredConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SecuredConnection<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, bytes)
     }

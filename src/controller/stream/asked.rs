@@ -1,5 +1,5 @@
-//! What a stream asks of the runner, as its keyword arguments say it: enough to know a job by. Arguments of modules,
-//! variables and passwords are no part of it, because the store keeps what is.
+//! What a stream asks of the runner, by its keyword arguments: enough to recognize a job. Arguments of modules,
+//! variables and passwords are left out, because the store keeps what is read here.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::controller::core::readable;
 
 /// Bytes of each text that are kept.
-const LONGEST: usize = 500;
+const LONGEST_TEXT: usize = 500;
 
 /// What a stream asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct RunSummary {
     /// Tags that do not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip_tags: Option<String>,
-    /// It changes nothing.
+    /// It runs in check mode, which changes nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub check: bool,
 }
@@ -66,7 +66,8 @@ impl RunSummary {
                 "--skip-tags" => &mut self.skip_tags,
                 _ => continue,
             };
-            *place = value.or_else(|| words.next().map(String::as_str)).map(|text| readable(text, LONGEST));
+            *place =
+                value.or_else(|| words.next().map(String::as_str)).map(|text| readable(text, LONGEST_TEXT));
         }
     }
 }
@@ -105,13 +106,13 @@ impl Asked {
     }
 }
 
-/// A text, or several; `None` for anything else, such as a playbook that is a list of plays.
+/// A text, or several joined by commas; `None` for anything else, such as a playbook that is a list of plays.
 fn text(value: &Value) -> Option<String> {
     let text = match value {
-        Value::String(text) => readable(text, LONGEST),
+        Value::String(text) => readable(text, LONGEST_TEXT),
         Value::Array(items) => {
             let items: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-            readable(&items?.join(","), LONGEST)
+            readable(&items?.join(","), LONGEST_TEXT)
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => return None,
     };
@@ -156,7 +157,7 @@ mod tests {
             run(json!({"playbook": [{"hosts": "all"}], "tags": 3, "cmdline": "-l"})),
             RunSummary::default()
         );
-        assert_eq!(run(json!({"playbook": "a\u{7}b".repeat(400)})).playbook.unwrap().len(), LONGEST);
+        assert_eq!(run(json!({"playbook": "a\u{7}b".repeat(400)})).playbook.unwrap().len(), LONGEST_TEXT);
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! What the zip of a stored stream unpacks into, by its central directory: the runner unpacks by that, and by nothing
-//! else. A zip that not every program would read as the same one is not judged. Of the files' contents only the runner's
-//! exit code is looked at. The directory is read here since it may be anybody's: `zip` would have no bound for it, and
-//! shows one of several entries with the same name.
+//! What the zip of a stored stream unpacks into, by its central directory, because the runner unpacks by that alone. A
+//! zip that programs might read differently is refused. Of the files' contents only the runner's exit code is read.
+//! Anybody may have made the directory, so it is not read by `zip`, which has no bound for its size and shows only one
+//! of several entries with the same name.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use ::zip::read::read_zipfile_from_stream;
 
-use super::zip::{StoredZip, ZipReader};
+use super::zip::{StoredZip, StoredZipReader};
 use crate::controller::refusal::StreamFault;
 
 /// The directory of a project.
@@ -16,7 +16,7 @@ const PROJECT: &[u8] = b"project";
 /// The record at the end of a zip without a comment.
 const END: u64 = 22;
 const END_SIGNATURE: &[u8] = b"PK\x05\x06";
-/// In front of it stands where the same record for more entries or bytes is, if there is one.
+/// The ZIP64 locator, which stands before that record if there is one.
 const LOCATOR: u64 = 20;
 const LOCATOR_SIGNATURE: &[u8] = b"PK\x06\x07";
 const ENTRY: usize = 46;
@@ -25,11 +25,11 @@ const ENTRY_SIGNATURE: &[u8] = b"PK\x01\x02";
 const LARGEST: u64 = 16 << 20;
 /// The extra field with another name for the entry.
 const UNICODE_NAME: u16 = 0x7075;
-/// Bits of a mode, and those of a symbolic link.
+/// The bits of a mode that say what a file is, and those of a symbolic link.
 const KIND: u32 = 0o170_000;
 const LINK: u32 = 0o120_000;
-/// The file with the exit code of the program that the runner ran; the most letters that it may have, and bytes with all
-/// that stands in front of them.
+/// The file with the exit code of the program that the runner ran, the most letters of it that are read, and the most
+/// bytes of its entry that are read.
 const EXIT_CODE: &[u8] = b"rc";
 const LONGEST_CODE: u64 = 64;
 const LONGEST_ENTRY: u64 = 4 << 10;
@@ -44,7 +44,7 @@ struct ZipEntry<'a> {
 }
 
 impl StoredZip {
-    /// Refuses one that brings a project, or of which nobody can tell.
+    /// Refuses a zip that brings a project, or for which that cannot be told.
     ///
     /// # Errors
     /// [`StreamFault::Project`] and [`StreamFault::Unreadable`].
@@ -69,8 +69,9 @@ impl StoredZip {
     }
 }
 
-/// The bytes of the directory, and the number of its entries, if it lies between the files and the end.
-fn directory<R: Read + Seek>(zip: &mut ZipReader<R>) -> io::Result<Option<(Vec<u8>, usize)>> {
+/// The bytes of the directory, and the number of its entries, if it lies directly before the end record. `None` for a
+/// zip with a comment or of ZIP64, or if the directory is too large.
+fn directory<R: Read + Seek>(zip: &mut StoredZipReader<R>) -> io::Result<Option<(Vec<u8>, usize)>> {
     let Some(end_at) = zip.seek(SeekFrom::End(0))?.checked_sub(END) else { return Ok(None) };
     let end = read(zip, end_at, END)?;
     let is_plain = end.starts_with(END_SIGNATURE) && end.ends_with(&[0, 0]);
@@ -86,7 +87,7 @@ fn directory<R: Read + Seek>(zip: &mut ZipReader<R>) -> io::Result<Option<(Vec<u
     Ok(Some((read(zip, start, size)?, short(&end, 10).into())))
 }
 
-fn read<R: Read + Seek>(zip: &mut ZipReader<R>, at: u64, length: u64) -> io::Result<Vec<u8>> {
+fn read<R: Read + Seek>(zip: &mut StoredZipReader<R>, at: u64, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     zip.seek(SeekFrom::Start(at))?;
     zip.read_exact(&mut bytes)?;
@@ -123,7 +124,7 @@ fn entries(mut directory: &[u8]) -> Option<Vec<ZipEntry<'_>>> {
         if !head.starts_with(ENTRY_SIGNATURE) || find_field(extra, UNICODE_NAME).is_some() {
             return None;
         }
-        // Python's name ends there.
+        // Python ends the name at the first NUL.
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let is_link = long(head, 38) >> 16 & KIND == LINK;
         entries.push(ZipEntry { name, is_link, start: long(head, 42).into() });
@@ -143,7 +144,7 @@ fn leads_to_project(entries: &[ZipEntry<'_>]) -> bool {
             return true;
         }
         if entry.is_link {
-            // Links alone are made where their name leads to.
+            // Unlike files, links are made where their names lead to.
             if entry.name.starts_with(b"/")
                 || entry.name.split(|byte| *byte == b'/').any(|part| part == b"..")
             {
@@ -155,7 +156,7 @@ fn leads_to_project(entries: &[ZipEntry<'_>]) -> bool {
     false
 }
 
-/// The parts of a name but those that Python leaves out.
+/// The parts of a name, without those that Python leaves out.
 fn parts(name: &[u8]) -> Vec<&[u8]> {
     name.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"." | b"..")).collect()
 }

@@ -1,5 +1,5 @@
-//! Picks events out of what a worker wrote, as it wrote them. It keeps one line at most, and skips those that are too
-//! long to be read.
+//! Picks events out of a worker's output, unchanged. The reader keeps one line at most, and skips lines that are too
+//! long.
 
 use serde::Deserialize;
 
@@ -7,20 +7,18 @@ use super::line::RunnerLine;
 use super::output::LONGEST_LINE;
 use super::scan::{Piece, Scanner};
 
-/// What a task did on a host when it failed there.
-const FAILED: [&str; 3] = ["runner_on_failed", "runner_on_unreachable", "runner_item_on_failed"];
-
 /// Which events are wanted, and the reading of a stream so far.
 #[derive(Debug)]
-pub struct EventFilter {
+pub struct EventReader {
     from: u64,
     host: Option<String>,
     failed: bool,
     scanner: Scanner,
 }
 
-impl EventFilter {
-    /// Events whose counter is `from` or more; with `host` those of a task on it, with `failed` only failures.
+impl EventReader {
+    /// Wants events whose counter is `from` or more: with `host` only those of tasks on it, with `failed` only
+    /// failures.
     pub fn new(from: u64, host: Option<String>, failed: bool) -> Self {
         Self { from, host, failed, scanner: Scanner::new(LONGEST_LINE) }
     }
@@ -54,7 +52,6 @@ fn wanted(line: &RunnerLine<'_>, from: u64, host: Option<&str>, failed: bool) ->
     struct Data {
         host: Option<String>,
     }
-    let is_failure = || line.event.as_deref().is_some_and(|event| FAILED.contains(&event));
     let is_on = |host: &str| {
         let data = line.event_data.and_then(|data| serde_json::from_str::<Data>(data.get()).ok());
         data.is_some_and(|data| data.host.as_deref() == Some(host))
@@ -62,6 +59,6 @@ fn wanted(line: &RunnerLine<'_>, from: u64, host: Option<&str>, failed: bool) ->
     line.is_event()
         && line.event.is_some()
         && line.counter.is_some_and(|counter| counter >= from)
-        && (!failed || is_failure())
+        && (!failed || line.is_failure())
         && host.is_none_or(is_on)
 }

@@ -1,5 +1,5 @@
-//! Rewrites the kwargs line of a stream for the child that gets it. Nothing else of a stream ever changes, and
-//! within the line no value but those that are asked for.
+//! Rewrites the kwargs line of a stream for the child that gets the stream. Nothing else of a stream ever changes, and
+//! within the line only the requested values change.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -11,25 +11,25 @@ use serde_json::{Value, json};
 use crate::controller::credentials::RegistryLogin;
 use crate::controller::header::{Header, Pull, RunnerWords};
 
-/// The longest `limit`: it is one argument of ansible-playbook, and the system's most is 128 KiB.
+/// The longest `limit`. It is one argument of ansible-playbook, and the system allows at most 128 KiB for an argument.
 const LONGEST_LIMIT: usize = 120_000;
-/// The longest name of a host in it: what a recap cuts off leaves 252 bytes or more.
+/// The longest name of a host in a `limit`. A name that a recap has cut has 252 bytes or more.
 const LONGEST_NAME: usize = 251;
 
-/// What a child's kwargs are to say. It holds a secret once there is a login.
+/// What to change in a child's kwargs. It holds a secret once there is a login.
 #[derive(Debug, Default)]
 pub struct KwargsChange<'a> {
     /// How the runner starts the job.
     pub runner: Option<&'a RunnerWords>,
     /// The content of the credential that `runner` names.
     pub registry: Option<&'a RegistryLogin>,
-    /// The longest run.
+    /// How long the run may take.
     pub timeout: Option<Duration>,
     /// The only hosts to run on.
     pub limit: Option<&'a [String]>,
-    /// Environment variables, for those that the stream does not set itself.
+    /// Environment variables, set unless the stream sets them itself.
     pub variables: Option<[(&'static str, String); 2]>,
-    /// It runs in a pod, which is its container: no other one is started.
+    /// The child runs in a pod, so no other container is started.
     pub in_pod: bool,
 }
 
@@ -42,8 +42,8 @@ pub enum KwargsError {
     /// Too many hosts.
     #[error("too many hosts for one run: their names are longer than {LONGEST_LIMIT} bytes")]
     LongLimit,
-    /// A runner named a host so.
-    #[error("the name {0:?} may be a pattern, which stands for other hosts")]
+    /// A host's name, which a runner chose, may be a pattern.
+    #[error("the name {0:?} may be a pattern that stands for other hosts")]
     Pattern(String),
 }
 
@@ -61,9 +61,6 @@ impl<'a> KwargsChange<'a> {
     }
 
     /// The line as the child is to read it, with its newline.
-    ///
-    /// # Errors
-    /// [`KwargsError`]
     pub fn apply(&self, line: &[u8]) -> Result<Vec<u8>, KwargsError> {
         if self.is_none() {
             return Ok(line.to_vec());
@@ -89,7 +86,7 @@ impl<'a> KwargsChange<'a> {
         Ok(text)
     }
 
-    /// The keys that change; null removes one.
+    /// The keys that change, with their values; null removes a key.
     fn changes(
         &self,
         kwargs: &BTreeMap<String, Box<RawValue>>,
@@ -147,12 +144,13 @@ pub fn limit(hosts: &[String]) -> Result<String, KwargsError> {
     if limit.len() > LONGEST_LIMIT { Err(KwargsError::LongLimit) } else { Ok(limit) }
 }
 
-/// Whether Ansible takes a name in a `limit` for that of one host, and for no pattern, file or flag. Runners name hosts as
-/// they like, so only what cannot mean anything else passes; a name of a group of the inventory looks like one.
+/// Whether Ansible reads a name in a `limit` as one host, and not as a pattern, a file or a flag. Runners name hosts as
+/// they like, so only a name that cannot mean anything else passes. A group of the inventory passes, too, because its
+/// name looks like a host's.
 fn is_one_host(name: &str) -> bool {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_reserved = matches!(name, "" | "all" | "ungrouped") || name.starts_with('-');
-    // A longer one was cut, and is the beginning of another.
+    // A longer name may have been cut, and then it is not the host's.
     let is_whole = name.len() <= LONGEST_NAME;
     is_whole && !is_reserved && (name.chars().all(is_plain) || name.parse::<Ipv6Addr>().is_ok())
 }

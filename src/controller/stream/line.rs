@@ -5,8 +5,14 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 const KEEPALIVE: &str = "keepalive";
+/// The event of a task that failed on a host.
+pub(super) const FAILED: &str = "runner_on_failed";
+/// The event of a task whose host could not be reached.
+pub const UNREACHABLE: &str = "runner_on_unreachable";
+/// The event of an item of a loop that failed.
+const ITEM_FAILED: &str = "runner_item_on_failed";
 
-/// The keys that anybody here looks at. What else a line has is skipped.
+/// The keys that are read. All others are skipped.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunnerLine<'a> {
     #[serde(borrow)]
@@ -25,14 +31,15 @@ pub(super) struct RunnerLine<'a> {
 }
 
 impl<'a> RunnerLine<'a> {
-    /// `None` for what the runner does not write.
+    /// `None` if the runner does not write such lines.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 }
 
 impl RunnerLine<'_> {
-    /// Whether it is an event, and no sign of life. What `ansible-runner process` looks at first comes first.
+    /// Whether the line is an event, and no sign of life. The keys that `ansible-runner process` looks at first take
+    /// precedence.
     pub(super) fn is_event(&self) -> bool {
         let is_other = self.status.is_some() || self.zipfile.is_some() || self.eof.is_some();
         let is_sign_of_life = self.event.as_deref() == Some(KEEPALIVE);
@@ -42,7 +49,12 @@ impl RunnerLine<'_> {
             && self.uuid.is_some()
     }
 
-    /// Whether it is an event of the playbook itself; others bring what was printed around it.
+    /// Whether the event is of a task or an item that failed.
+    pub(super) fn is_failure(&self) -> bool {
+        [FAILED, UNREACHABLE, ITEM_FAILED].contains(&self.event.as_deref().unwrap_or_default())
+    }
+
+    /// Whether the event is one of the playbook itself; others bring what was printed around it.
     pub(super) fn is_of_playbook(&self) -> bool {
         let name = self.event.as_deref().unwrap_or_default();
         ["playbook_on_", "runner_"].iter().any(|kind| name.starts_with(kind))

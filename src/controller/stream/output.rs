@@ -1,10 +1,11 @@
-//! Reads what a worker writes, while it passes unchanged: statuses, events, stats per host, and where its zip is.
+//! Reads a worker's output, which passes unchanged: statuses, events, stats per host, and where its zip is.
 //!
-//! It knows up to where lines and zips are whole, so that the output of a lost attempt can be cut there and
-//! that of the next one appended.
+//! The reader knows up to where lines and zips are whole, so that a lost attempt's output can be cut there and the next
+//! attempt's output appended.
 
 use serde_json::json;
 
+use super::failures::{FailureReport, Failures, TaskFailure};
 use super::line::RunnerLine;
 use super::scan::{Piece, Scanner};
 use super::stats::{self, Recap};
@@ -12,7 +13,7 @@ use super::tail::Tail;
 use super::zip::StoredZip;
 use crate::controller::core::{ChildEnd, Evidence, FinalStatus, readable};
 
-/// Longer lines are counted unread.
+/// Longer lines are not read.
 pub(super) const LONGEST_LINE: usize = 4 << 20;
 const LONGEST_STATUS: usize = 32;
 const LONGEST_EXPLANATION: usize = 1_000;
@@ -22,7 +23,7 @@ const STATS: &str = "playbook_on_stats";
 #[derive(Debug)]
 pub struct WorkerOutput {
     scanner: Scanner,
-    /// Up to here lines and zips are whole and of the runner, and the end line is not among them.
+    /// The position that [`WorkerOutput::whole`] returns.
     whole: u64,
     /// The zip that is coming, and the last one that is whole.
     coming: Option<StoredZip>,
@@ -32,11 +33,12 @@ pub struct WorkerOutput {
     final_status: Option<FinalStatus>,
     explanation: Option<String>,
     recap: Option<Recap>,
+    failures: Failures,
     has_ended: bool,
-    /// A zip was interrupted, or a line is not the runner's: `ansible-runner process` reads nothing behind it.
+    /// A zip was interrupted, or a line is not the runner's: `ansible-runner process` reads nothing after that.
     is_damaged: bool,
     other: Tail,
-    /// The playbook itself has told of an event, and what was printed before.
+    /// Whether the playbook itself has sent an event, and what was printed before that.
     has_begun: bool,
     before: Tail,
 }
@@ -53,6 +55,7 @@ impl Default for WorkerOutput {
             final_status: None,
             explanation: None,
             recap: None,
+            failures: Failures::default(),
             has_ended: false,
             is_damaged: false,
             other: Tail::default(),
@@ -72,7 +75,8 @@ impl WorkerOutput {
                     if seen.is_none() && !line.is_empty() {
                         self.other.push(line);
                     }
-                    self.on_line(seen);
+                    let length = line.len() as u64 + 1;
+                    self.on_line(seen, length);
                 }
                 Piece::LongLine => self.on_whole(),
                 Piece::Zip(_) => {}
@@ -93,7 +97,8 @@ impl WorkerOutput {
         }
     }
 
-    fn on_line(&mut self, seen: Option<Meaning>) {
+    /// Takes the line of that length that was just read.
+    fn on_line(&mut self, seen: Option<Meaning>, length: u64) {
         match seen {
             Some(Meaning::Status(status, explanation)) => {
                 if let Some(status) = FinalStatus::from_name(&status) {
@@ -113,7 +118,14 @@ impl WorkerOutput {
             }
             Some(Meaning::Event(recap)) => {
                 (self.events, self.has_begun) = (self.events + 1, true);
-                self.recap = recap.or(self.recap.take());
+                if let Some(recap) = recap {
+                    self.failures.close(&recap);
+                    self.recap = Some(recap);
+                }
+            }
+            Some(Meaning::Failure(failure)) => {
+                (self.events, self.has_begun) = (self.events + 1, true);
+                self.failures.add(failure, self.scanner.position() - length);
             }
             Some(Meaning::Print(text)) => {
                 self.events += 1;
@@ -138,8 +150,8 @@ impl WorkerOutput {
         self.scanner.position()
     }
 
-    /// Up to here `ansible-runner process` reads on to whatever follows: lines and zips are whole and of the runner, and
-    /// the end line is not among them.
+    /// The position up to which lines and zips are whole and the runner's, without the end line.
+    /// `ansible-runner process` also reads what is appended there.
     pub fn whole(&self) -> u64 {
         self.whole
     }
@@ -174,7 +186,13 @@ impl WorkerOutput {
         self.recap.as_ref()
     }
 
-    /// Somebody else keeps the recap from now on.
+    /// What went wrong in the playbook, unless it was successful.
+    pub fn failure(&self) -> Option<FailureReport> {
+        let is_well = self.final_status == Some(FinalStatus::Successful);
+        if is_well { None } else { self.failures.report() }
+    }
+
+    /// Forgets the recap, because somebody else keeps it from now on.
     pub fn forget_recap(&mut self) {
         self.recap = None;
     }
@@ -193,12 +211,13 @@ impl WorkerOutput {
             child,
             detail,
             tail: self.other.text(),
+            failure: self.failure().map(|failure| failure.line),
             before_playbook: Some(self.before.text()).filter(|text| !self.has_begun && !text.is_empty()),
         }
     }
 }
 
-/// The line that ends the output of a lost attempt, for those who read on.
+/// The line that ends the output of a lost attempt, for its readers.
 pub fn lost_line(explanation: &str) -> String {
     format!("{}\n", json!({"status": "error", "job_explanation": explanation}))
 }
@@ -209,6 +228,7 @@ enum Meaning {
     Zip(u64),
     End,
     Event(Option<Recap>),
+    Failure(TaskFailure),
     /// An event that only brings what was printed.
     Print(String),
     Nothing,
@@ -231,8 +251,12 @@ impl Meaning {
             }
             line if line.is_event() => {
                 let RunnerLine { event, event_data, .. } = line;
-                let data = event_data.filter(|_| event.as_deref() == Some(STATS));
-                Self::Event(data.and_then(|data| stats::parse(data.get())))
+                let (event, data) = (event.unwrap_or_default(), event_data.map_or("", |data| data.get()));
+                match TaskFailure::of(&event, data) {
+                    Some(failure) => Self::Failure(failure),
+                    None if event == STATS => Self::Event(stats::parse(data)),
+                    None => Self::Event(None),
+                }
             }
             RunnerLine { .. } => Self::Nothing,
         })

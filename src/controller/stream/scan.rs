@@ -1,7 +1,7 @@
-//! Cuts a stream into lines and the bodies of zips, wherever its bytes are split. A zip's length is in the
-//! line before it, which only the caller understands: it calls [`Scanner::begin_zip`].
+//! Cuts a stream into lines and the bodies of zips, wherever its bytes are split. A zip's length is in the line before
+//! it, which only the caller understands, so the caller calls [`Scanner::begin_zip`].
 
-/// Longer buffers are given back after a long line.
+/// A buffer that has grown beyond this is shrunk after its line.
 const KEPT: usize = 64 << 10;
 
 /// Reads pieces off a stream.
@@ -25,7 +25,7 @@ enum Within {
     Zip(Body),
 }
 
-/// What is left of a zip: `padding` is the number of `=` among the letters.
+/// What is left of a zip: its letters, the last `padding` of which are `=`.
 #[derive(Debug, Clone, Copy)]
 struct Body {
     letters: u64,
@@ -48,7 +48,7 @@ pub enum Piece<'a> {
 }
 
 impl Scanner {
-    /// At the beginning of a stream whose lines may be that long.
+    /// Begins a stream whose lines may have up to `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { limit, state: Within::Line, line: Vec::new(), spent: false, position: 0 }
     }
@@ -129,7 +129,7 @@ impl Scanner {
 }
 
 impl Body {
-    /// How many of these bytes belong to the zip. Blanks do, up to its last letter.
+    /// How many of these bytes belong to the zip. Blanks before its last letter do.
     fn accept(&mut self, input: &[u8]) -> usize {
         let mut length = 0;
         for byte in input {

@@ -1,5 +1,5 @@
-//! What a playbook did on each host: the counters of its recap. A recap names as many hosts as its runner likes, so a
-//! bounded number of them is kept, those that failed or were not reached before all others, and the rest is counted.
+//! What a playbook did on each host: the counters of its recap. A recap may name any number of hosts, so only a bounded
+//! number is kept, failed and unreachable hosts first; the rest is counted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub use crate::rpc::report::controller::HostStats;
 
 /// The most hosts of a recap that are kept.
 pub const MOST_HOSTS: usize = 10_000;
-/// The most bytes of a host's name. It is part of a key of the store, and PostgreSQL bounds those.
+/// The most bytes of a host's name. The name is part of a key in the store, and PostgreSQL limits the size of keys.
 const LONGEST_HOST: usize = 255;
 
 impl HostStats {
@@ -37,11 +37,11 @@ impl HostStats {
 pub struct RecapCounts {
     /// All of them.
     pub hosts: u64,
-    /// Those on which a task failed.
+    /// Hosts on which a task failed.
     pub failed: u64,
-    /// Those that could not be reached.
+    /// Hosts that could not be reached.
     pub unreachable: u64,
-    /// Those of the failed and unreachable ones that are not kept.
+    /// Failed and unreachable hosts that are not kept.
     pub left_out: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct RecapCounts {
 pub struct Recap {
     /// Of all hosts.
     pub counts: RecapCounts,
-    /// Those that are kept, at most [`MOST_HOSTS`].
+    /// The hosts that are kept, at most [`MOST_HOSTS`].
     pub hosts: BTreeMap<String, HostStats>,
 }
 
@@ -70,8 +70,8 @@ enum List {
     Other,
 }
 
-/// Reads the data of the event `playbook_on_stats`; `None` if it is none. It goes through the text twice instead of
-/// keeping what it has seen.
+/// Reads the data of the event `playbook_on_stats`; `None` if the text is no recap. The text is read twice: first for
+/// the failed hosts, so that these are kept before all others.
 pub(super) fn parse(event_data: &str) -> Option<Recap> {
     let mut recap = Recap::default();
     each_entry(event_data, |list, host, count| match list {
@@ -83,13 +83,13 @@ pub(super) fn parse(event_data: &str) -> Option<Recap> {
         *lengths.entry(list).or_default() += 1;
         let has_room = recap.hosts.len() < MOST_HOSTS;
         let host = name(host);
-        // One that finds no room at its first entry finds none later.
+        // A host that finds no room at its first entry finds none later.
         match has_room {
             true => recap.hosts.entry(host).or_default().set(list, count),
             false => recap.hosts.get_mut(&host).into_iter().for_each(|stats| stats.set(list, count)),
         }
     })?;
-    // `processed` has them all, if it is there.
+    // The list `processed`, if it is there, has all hosts.
     let longest = lengths.into_values().max().unwrap_or(0);
     recap.counts.hosts = longest.max(recap.hosts.len() as u64);
     Some(recap)
@@ -115,7 +115,7 @@ fn name(host: &str) -> String {
     readable(host, LONGEST_HOST)
 }
 
-/// Shows each entry of each list; `None` if the text is no recap.
+/// Calls `see` with each entry of each list; `None` if the text is no recap.
 fn each_entry(event_data: &str, see: impl FnMut(List, &str, u64)) -> Option<()> {
     let mut text = serde_json::Deserializer::from_str(event_data);
     text.deserialize_map(Lists(see)).ok()
@@ -146,7 +146,7 @@ struct Entries<'a, F> {
     see: &'a mut F,
 }
 
-/// A host's name, which is part of the text unless something in it is escaped.
+/// A host's name, borrowed from the text unless something in it is escaped.
 #[derive(Deserialize)]
 struct Host<'a>(#[serde(borrow)] Cow<'a, str>);
 

@@ -1,45 +1,13 @@
-//! Checks a submission while it comes: a header line perhaps, then a transmit stream from its kwargs line to
-//! its end line. It keeps one line at most; the caller stores the bytes as they are.
-
-use std::fmt;
+//! Checks a submission while it arrives: an optional header line, then a transmit stream from its kwargs line to its
+//! end line. It keeps one line at most; the caller stores the bytes unchanged.
 
 use super::asked::Asked;
 use super::line::RunnerLine;
 use super::scan::{Piece, Scanner};
 use super::zip::StoredZip;
 use crate::controller::header::Header;
-use crate::controller::refusal::{LINE_LIMIT, Refusal, StreamFault};
+use crate::controller::refusal::{Awaited, LINE_LIMIT, Refusal, StreamFault};
 use crate::work::jobs::is_header;
-
-/// What a stream must bring next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Awaited {
-    /// The header, or the kwargs line.
-    FirstLine,
-    /// The kwargs line.
-    Kwargs,
-    /// The length of the zip, or the end line if it has none.
-    ZipOrEnd,
-    /// The rest of the zip.
-    Zip,
-    /// The end line.
-    End,
-    /// Nothing.
-    Nothing,
-}
-
-impl fmt::Display for Awaited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::FirstLine => "its first line",
-            Self::Kwargs => "its kwargs line",
-            Self::ZipOrEnd => "its zipfile line or its eof line",
-            Self::Zip => "the end of its zip",
-            Self::End => "its eof line",
-            Self::Nothing => "nothing more",
-        })
-    }
-}
 
 /// A submission on its way in.
 #[derive(Debug)]
@@ -51,29 +19,29 @@ pub struct Submission {
     header_length: u64,
     kwargs_length: u64,
     asked: Asked,
-    /// The zip, its end being known.
+    /// The zip, once its length is known.
     zip: Option<StoredZip>,
 }
 
-/// A submission that came whole.
+/// A submission that arrived completely.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted {
+pub struct WholeSubmission {
     /// What it asks for.
     pub header: Header,
-    /// Bytes of the header line, in front of the stream.
+    /// Bytes of the header line before the stream.
     pub header_length: u64,
     /// Bytes of the stream's first line, its newline included.
     pub kwargs_length: u64,
     /// What the kwargs say.
     pub asked: Asked,
-    /// The zip that must bring no project, as the header names one. Judge it once the stream is stored.
+    /// A zip that must bring no project, because the header names one. Judge it once the stream is stored.
     pub unjudged: Option<StoredZip>,
     /// All its bytes.
     pub length: u64,
 }
 
 impl Submission {
-    /// A submission of at most `limit` bytes, with the header that came as a parameter, if so.
+    /// A submission of at most `limit` bytes, with the header if it came as a parameter.
     pub fn new(limit: u64, header: Option<Header>) -> Self {
         let awaited = if header.is_some() { Awaited::Kwargs } else { Awaited::FirstLine };
         Self {
@@ -96,7 +64,7 @@ impl Submission {
     /// Checks the next bytes.
     ///
     /// # Errors
-    /// [`Refusal`]. Nothing more must be pushed then.
+    /// [`Refusal`]. After it, nothing more must be pushed.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
         if self.scanner.position() + bytes.len() as u64 > self.limit {
             return Err(Refusal::TooLarge { limit: self.limit });
@@ -141,18 +109,18 @@ impl Submission {
         if self.scanner.is_in_long_line() { Err(self.too_long()) } else { Ok(()) }
     }
 
-    /// The sender has ended.
+    /// Ends the submission when its sender has sent everything.
     ///
     /// # Errors
-    /// It ended too early.
-    pub fn finish(self) -> Result<Accepted, Refusal> {
+    /// The submission ended too early, or more follows its end line.
+    pub fn finish(self) -> Result<WholeSubmission, Refusal> {
         let length = self.scanner.position();
         let unjudged = self.zip.filter(|_| self.has_sync());
         if !self.scanner.unfinished().is_empty() && self.awaited == Awaited::Nothing {
             return Err(StreamFault::Unexpected(Awaited::Nothing, length).into());
         }
         match self.header {
-            Some(header) if self.awaited == Awaited::Nothing => Ok(Accepted {
+            Some(header) if self.awaited == Awaited::Nothing => Ok(WholeSubmission {
                 header,
                 header_length: self.header_length,
                 kwargs_length: self.kwargs_length,
@@ -176,7 +144,7 @@ impl Submission {
     }
 }
 
-/// What a line is.
+/// What a line means.
 enum Step {
     Header(Box<Header>),
     Kwargs(Asked),

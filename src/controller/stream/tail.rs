@@ -1,4 +1,5 @@
-//! The last bytes of what a worker wrote that is not its stream: usually the traceback that explains its end.
+//! The last bytes of a text, such as what a worker wrote outside its stream: usually the traceback that explains its
+//! end.
 
 use crate::controller::core::readable;
 

@@ -1,5 +1,5 @@
-//! A zip in a stored stream, in base64 without blanks: its bytes, read from the stream's file as they are asked for. It
-//! knows nothing of zips.
+//! The bytes of a zip in a stored stream, where they are in base64 without blanks, read from the stream's file on
+//! demand. This module does not know what is in a zip.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 
-/// As Python reads it, which does not look at the bits behind the last byte.
+/// Base64 as Python reads it, which ignores the bits after the last byte.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 /// The most that one read decodes.
@@ -23,21 +23,21 @@ pub struct StoredZip {
 }
 
 impl StoredZip {
-    /// Reads it from its first byte on.
-    pub fn open<R: Read + Seek>(self, stream: R) -> ZipReader<R> {
-        ZipReader { stream, zip: self, at: 0 }
+    /// Reads the zip from its first byte on.
+    pub fn open<R: Read + Seek>(self, stream: R) -> StoredZipReader<R> {
+        StoredZipReader { stream, zip: self, at: 0 }
     }
 }
 
 /// The bytes of a zip.
 #[derive(Debug)]
-pub struct ZipReader<R> {
+pub struct StoredZipReader<R> {
     stream: R,
     zip: StoredZip,
     at: u64,
 }
 
-impl<R: Read + Seek> Read for ZipReader<R> {
+impl<R: Read + Seek> Read for StoredZipReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = (buffer.len() as u64).min(CHUNK).min(self.zip.length.saturating_sub(self.at));
         if length == 0 {
@@ -55,7 +55,7 @@ impl<R: Read + Seek> Read for ZipReader<R> {
     }
 }
 
-impl<R> Seek for ZipReader<R> {
+impl<R> Seek for StoredZipReader<R> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),

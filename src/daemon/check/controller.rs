@@ -1,34 +1,38 @@
 //! What `meshd check` says about a controller: its store, its credentials, its runner, and what its settings allow
-//! others. The store may be in use, and nothing in it is changed.
+//! others. Changes nothing in the store, which may be in use.
 
 use std::path::Path;
 
 use super::super::controller::store_of;
-use super::{Findings, Severity};
+use super::{CheckFindings, Severity};
 use crate::config::{ADVICE, Config};
 use crate::controller::credentials::Credentials;
 use crate::controller::options::{ControllerOptions, Discovery, NodeType};
+use crate::controller::saved::SavedJobs;
 use crate::controller::store::{Error, Options, StoreFinding, inspect};
 use crate::work::run_dir::is_open_to_others;
 
 const WHAT: &str = "work-controller";
-/// Where children make their directories unless somebody says otherwise.
+/// Faults of saved jobs that are found one by one.
+const FAULTS: usize = 20;
+/// Where children make their directories by default.
 const DEFAULT_RUN_DIR: &str = "/tmp";
 
-/// Where nodes have certificates, jobs are sent under the profile that shows one. What is missing, and what to do.
+/// What is missing, and what to do, if this node has a certificate but its controller would send jobs without one.
 pub(in crate::daemon) fn lacks_tls_client(config: &Config) -> Option<(&'static str, String)> {
     config.controller.as_ref().filter(|controller| controller.tls_client.is_none())?;
     let profile = config.tls_clients.iter().find(|client| client.files.identity.is_some())?;
-    let what = "tlsclient is missing: a node whose control service asks for a certificate, as one made by `meshctl node add` \
-                does, takes no job from here";
+    let what = "tlsclient is missing: nodes whose control service requires a certificate, like those made by \
+                `meshctl node add`, accept no job from here";
     Some((what, format!("work-controller: {{tlsclient: {}}}, then: meshctl reload", profile.name)))
 }
 
-impl Findings {
+impl CheckFindings {
     pub(super) fn controller(&mut self, config: &Config) {
         let Some(controller) = &config.controller else { return };
         self.store(config);
         self.credentials(controller);
+        self.saved(controller);
         self.runner(controller);
         self.peer_keys(config, controller);
         if let Some((what, remedy)) = lacks_tls_client(config) {
@@ -40,8 +44,8 @@ impl Findings {
             self.find(Severity::Warning, WHAT, what, Some(ADVICE));
         }
         if controller.discovery == Discovery::Enabled && config.is_open_to_strangers() {
-            let what = "discovery is enabled, and a node needs no certificate to join: any that says it can run jobs gets \
-                        some, with their secrets";
+            let what = "discovery is enabled, and nodes need no certificate to join: any node that claims to run \
+                        jobs gets some, with their secrets";
             self.find(Severity::Warning, WHAT, what, Some(ADVICE));
         }
     }
@@ -50,8 +54,8 @@ impl Findings {
         let Some(store) = store_of(config) else { return };
         if let Some(host) = store.as_ref().ok().and_then(Options::host_in_the_clear) {
             self.warn(WHAT, format_args!(
-                "store: everything goes to {host} in the clear, and the server proves nothing (sslmode=disable): who is on \
-                 the way reads the headers of jobs, and may take the place of the database: use sslmode=verify-full"
+                "store: the connection to {host} is neither encrypted nor authenticated (sslmode=disable): anybody \
+                 on the way can read the headers of jobs, and can pose as the database: use sslmode=verify-full"
             ));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -63,10 +67,10 @@ impl Findings {
             Ok(StoreFinding::Absent | StoreFinding::Fine) => {}
             Ok(StoreFinding::NoNotifications) => self.warn(
                 WHAT,
-                "store: notifications do not arrive, as behind a transaction pooler: control nodes notice each \
-                 other's changes by their poll alone",
+                "store: notifications do not arrive, for example because of a transaction pooler: control nodes \
+                 notice each other's changes only when they poll",
             ),
-            // It may be there when the node starts.
+            // No error, because the store may be there when the node starts.
             Err(Error::Away(why)) => self.warn(WHAT, format_args!("store: it cannot be reached now: {why}")),
             Err(error) => self.add(WHAT, error),
         }
@@ -85,26 +89,43 @@ impl Findings {
         }
     }
 
+    /// For a running node a broken file is a warning: it keeps the last good version, and its reload must not fail.
+    fn saved(&mut self, controller: &ControllerOptions) {
+        let Some(directory) = &controller.jobs else { return };
+        let saved = SavedJobs::load(directory, &SavedJobs::default());
+        let severity = if self.running { Severity::Warning } else { Severity::Error };
+        let remedy = "correct it, look with meshctl saved check, then: meshctl reload";
+        let mut find = |what: &dyn std::fmt::Display| {
+            self.find(severity, format_args!("{WHAT}: jobs"), what, Some(remedy));
+        };
+        saved.all_faults().take(FAULTS).for_each(|fault| find(fault));
+        let (_, broken) = saved.counts();
+        if let Some(more) = broken.checked_sub(FAULTS as u64).filter(|more| *more > 0) {
+            find(&format_args!("{more} more: meshctl saved check shows all"));
+        }
+    }
+
     fn runner(&mut self, controller: &ControllerOptions) {
         let kind = &controller.runner;
         self.program(format!("{WHAT}: runner"), &kind.command);
         if controller.node_type == NodeType::Hybrid && kind.limits.user.is_none() {
             self.warn(
                 WHAT,
-                "this node's own jobs run as the daemon's user, beside its keys and credentials: give them another one by \
-                 `user` of `runnerlimits`, unless jobs sync projects, which need this one",
+                "this node's own jobs run as the daemon's user, who can read its keys and credentials: give them \
+                 another user with `user` in `runnerlimits`, unless jobs sync projects, which need this one",
             );
         }
     }
 
-    /// The default is no mistake where no node runs receptor.
+    /// Warns of a directory that others can write, but not of the default, which is no mistake if no node runs
+    /// receptor.
     fn run_dir(&mut self, run_dir: &Path) {
         if run_dir != Path::new(DEFAULT_RUN_DIR) && is_open_to_others(run_dir) {
             self.warn(
                 WHAT,
                 format_args!(
-                    "rundir {}: others can write there, and on receptor's nodes they could take over jobs: \
-                 name a directory that belongs to the user of the jobs alone",
+                    "rundir {}: others can write there, and could take over jobs on receptor nodes: name a \
+                     directory that belongs only to the user of the jobs",
                     run_dir.display()
                 ),
             );

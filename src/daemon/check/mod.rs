@@ -1,8 +1,8 @@
-//! `meshd check`: says what is wrong with a configuration, and what it needs and does not find on this machine.
+//! `meshd check`: says what is wrong with a configuration, and what it needs but does not find on this machine.
 //!
 //! Owns the findings and their words. It starts nothing and leaves nothing behind: ports are opened for a moment,
-//! files are opened for reading. What the configuration itself gets wrong is `config`'s to say; certificates and keys
-//! are `trust`'s part.
+//! files are opened for reading. `config` finds errors within the configuration; `trust` checks certificates
+//! and keys.
 
 pub(super) mod controller;
 mod trust;
@@ -20,8 +20,9 @@ use nix::unistd::User;
 use rustix::fs::{Access, FlockOperation, access, flock};
 use socket2::{Socket, Type};
 
+use super::enrolment::desk;
 use super::wiring;
-use crate::config::components::{Claim, Trust};
+use crate::config::components::{ListenerTrust, SoleResource};
 use crate::config::{
     self, ADVICE, Component, Config, ConfigError, ControlListener, Environment, HostPort, Invocation, Link,
     Warning,
@@ -41,15 +42,15 @@ pub(super) fn asked(args: &[String]) -> Option<&[String]> {
 
 /// What to do about a program that is missing.
 const PROGRAM: &str = "install it, or write its path where the configuration names it";
-/// What to do about a directory in which nothing can be made.
+/// What to do about a directory that cannot be written.
 const WRITABLE: &str =
     "chown it to the daemon's user; if the file system is read-only, dmesg says why: mount -o remount,rw";
-/// What the files of a node that runs hold for it.
+/// How an error in the files of a running node begins.
 pub(super) const NEXT_START: &str = "the next start or reload fails: ";
 /// What to do about something that is in use.
-const RUNNING: &str = "if by this very node, check with --running";
+const RUNNING: &str = "if that is this node itself, check with --running";
 
-/// Checks what the arguments name and prints the findings: 0 if nothing keeps a node from starting.
+/// Checks what the arguments name and prints the findings. Returns success if none of them is an error.
 pub(super) fn main(args: &[String]) -> ExitCode {
     let given = |flag: &str| args.iter().any(|arg| arg == flag);
     let (running, json) = (given("--running"), given("--json"));
@@ -96,7 +97,7 @@ pub(super) fn fault(error: &ConfigError) -> Finding {
     Finding { place, what: error.fault.clone(), severity: Severity::Error, remedy: None }
 }
 
-/// A path alone stands for the option that reads it.
+/// Puts the option that reads a path before a path that is given alone.
 pub(super) fn sources(args: Vec<String>) -> Vec<String> {
     match args.as_slice() {
         [path] if !path.starts_with('-') => {
@@ -118,11 +119,11 @@ fn summary(config: &Config) -> String {
     )
 }
 
-/// Everything that would keep the configuration from working here. With `running`, what its own node holds is free.
-/// The ends of certificates are left out for who tells them himself, and clusters for who may run no program, as a
-/// kubeconfig can name some.
+/// Everything that would keep the configuration from working here. With `running`, what its own node holds counts as
+/// free. `without_ends` leaves out certificates that end soon, which the caller reports itself. Without `may_run`,
+/// clusters are not asked, because a kubeconfig can name programs.
 pub(super) fn findings(config: &Config, running: bool, without_ends: bool, may_run: bool) -> Vec<Finding> {
-    let mut findings = Findings { running, without_ends, may_run, ..Findings::default() };
+    let mut findings = CheckFindings { running, without_ends, may_run, ..CheckFindings::default() };
     if config.is_for_certificates() {
         return findings.list;
     }
@@ -161,25 +162,25 @@ pub(super) fn findings(config: &Config, running: bool, without_ends: bool, may_r
 }
 
 #[derive(Default)]
-struct Findings {
+struct CheckFindings {
     running: bool,
     without_ends: bool,
     may_run: bool,
     list: Vec<Finding>,
-    /// Which component claims what only one can have.
-    claimed: BTreeMap<Claim, String>,
-    /// Ports stay open until the end, so that no two components find the same one free.
+    /// For each resource that only one component can have, the component that claims it.
+    claimed: BTreeMap<SoleResource, String>,
+    /// Ports stay open until the end, so that no two components find the same port free.
     ports: Vec<Socket>,
 }
 
-impl Findings {
-    /// What keeps a node from starting.
+impl CheckFindings {
+    /// Adds what keeps a node from starting.
     fn add(&mut self, place: impl Display, what: impl Display) {
         let what = if self.running { format!("{NEXT_START}{what}") } else { what.to_string() };
         self.find(Severity::Error, place, what, None);
     }
 
-    /// What keeps a part of it from working.
+    /// Adds what keeps a part of a node from working.
     fn lacks(&mut self, place: impl Display, what: impl Display) {
         self.find(Severity::Error, place, what, None);
     }
@@ -211,6 +212,11 @@ impl Findings {
                 Link::TcpPeer(_) | Link::UdpPeer(_) | Link::WebSocketPeer(_) | Link::QuicPeer(_),
             ) => {}
             Component::TcpServer(server) => self.tcp(component, &server.bind),
+            Component::Enrolment(enrolment) => {
+                if let Err(error) = desk(enrolment, None).check() {
+                    self.add(component, error);
+                }
+            }
             Component::Metrics(metrics) => {
                 self.tcp(component, &metrics.address);
                 if let Some(Err(error)) = metrics.token_file.clone().map(TokenFile::open) {
@@ -236,8 +242,8 @@ impl Findings {
             }
             Component::IpRouter(router) => {
                 if router.accept.is_empty() && router.from_nodes.is_empty() {
-                    let what = "any node of the mesh gets what this machine sends to a private network, once it says that \
-                                it leads there: name the networks in `accept`, or the nodes in `fromnodes`";
+                    let what = "any node of the mesh that claims to lead to a private network gets what this \
+                                machine sends there: name the networks in `accept`, or the nodes in `fromnodes`";
                     self.find(Severity::Warning, component, what, Some(ADVICE));
                 }
                 let taken = |name: &&String| Path::new("/sys/class/net").join(name).exists();
@@ -246,35 +252,41 @@ impl Findings {
                     self.find(Severity::Error, component, what, Some(RUNNING));
                 }
                 if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
-                    self.add(component, format!("/dev/net/tun cannot be opened: {error}"));
+                    self.add(component, format!("cannot open /dev/net/tun: {error}"));
                 }
             }
-            Component::Control(ControlListener::Mesh(_, _, Trust::Everyone)) => self.warn(component, format_args!(
-                "with forward: all any node of the mesh may have this one submit work elsewhere, sign it, reload and change its log level"
+            Component::Control(ControlListener::Mesh(_, _, ListenerTrust::Everyone)) => self.warn(component, format_args!(
+                "with `forward: all`, any node of the mesh can make this one submit work elsewhere, sign it, \
+                 reload, and change its log level"
             )),
-            Component::Control(ControlListener::Mesh(_, _, Trust::Proof))
+            Component::Control(ControlListener::Mesh(_, _, ListenerTrust::Proof))
             | Component::TcpClient(_)
             | Component::UdpClient(_)
-            | Component::UnixSocketClient(_) => {}
+            | Component::UnixSocketClient(_)
+            | Component::Renewal(_) => {}
         }
     }
 
-    /// A listener that lets everybody in who reaches this machine.
+    /// Warns of a listener that admits everybody who reaches this machine.
     fn door(&mut self, config: &Config, component: &Component) {
         let Component::Link(link) = component else { return };
         if config.is_open_listener(link) {
-            let what = "whoever reaches it joins the mesh without a certificate";
+            let what = "anybody who reaches it joins the mesh without a certificate";
             self.find(Severity::Warning, component, what, Some(ADVICE));
         }
     }
 
-    /// Interfaces, of which there is one of each name.
+    /// Finds interfaces that two components claim, because there is only one of each name.
     fn claim(&mut self, component: &Component) {
-        for claim in component.claims() {
+        for claim in component.facts().claims {
             let name = match &claim {
-                Claim::Interface(name) => name.clone(),
-                // Ports are tried out, names and files are the configuration's business, neighbours turn out later.
-                Claim::Tcp(_) | Claim::Udp(_) | Claim::File(_) | Claim::Service(_) | Claim::Neighbour => {
+                SoleResource::Interface(name) => name.clone(),
+                // Ports are tried out, `config` checks names and files, and neighbours are known only later.
+                SoleResource::Tcp(_)
+                | SoleResource::Udp(_)
+                | SoleResource::File(_)
+                | SoleResource::Service(_)
+                | SoleResource::Neighbour => {
                     continue;
                 }
             };
@@ -288,17 +300,17 @@ impl Findings {
     }
 
     fn tcp(&mut self, component: &Component, address: &HostPort) {
-        let other = self.same_port(component, Claim::Tcp(address.port));
+        let other = self.same_port(component, SoleResource::Tcp(address.port));
         self.port(component, address, other, Type::STREAM);
     }
 
     fn udp(&mut self, component: &Component, address: &HostPort) {
-        let other = self.same_port(component, Claim::Udp(address.port));
+        let other = self.same_port(component, SoleResource::Udp(address.port));
         self.port(component, address, other, Type::DGRAM);
     }
 
-    /// The component before this one that has the same port, on whatever address.
-    fn same_port(&mut self, component: &Component, claim: Claim) -> Option<String> {
+    /// An earlier component with the same port, on any address.
+    fn same_port(&mut self, component: &Component, claim: SoleResource) -> Option<String> {
         let first = self.claimed.entry(claim).or_insert_with(|| component.to_string());
         Some(first.clone()).filter(|first| *first != component.to_string())
     }
@@ -314,7 +326,7 @@ impl Findings {
                     self.find(Severity::Error, component, format!("{address} is in use"), Some(RUNNING));
                 }
             },
-            Err(error) => self.add(component, format!("{address} cannot be listened on: {error}")),
+            Err(error) => self.add(component, format!("cannot listen on {address}: {error}")),
         }
     }
 
@@ -340,7 +352,7 @@ impl Findings {
         self.directory(&component.to_string(), parent_of(path));
     }
 
-    /// A directory that exists and can be written, or that can be made.
+    /// Checks that a directory can be written, or made if it is missing.
     fn directory(&mut self, what: &str, path: &Path) {
         let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
         if !existing.is_dir() {
@@ -355,7 +367,7 @@ impl Findings {
         const WHAT: &str = "node: datadir";
         self.directory(WHAT, path);
         let own = rustix::process::geteuid().as_raw();
-        // Root checks what the service's user will find.
+        // Root may be checking on behalf of the service's user.
         let of_service = || User::from_name("meshd").ok().flatten().map(|user| user.uid.as_raw());
         if let Ok(found) = std::fs::metadata(path)
             && found.uid() != own

@@ -1,19 +1,19 @@
-//! The part of `meshd check` that is about certificates and keys: each profile is made as a node would make it, so
-//! it reports what a start would report.
+//! The part of `meshd check` that is about certificates and keys: opens each profile as a node would open it, and so
+//! reports what a start would report.
 //!
-//! Owns no rule of its own: what a file must hold is `tls`'s and `work::signing`'s business.
+//! Owns no rule of its own: `tls` and `work::signing` know what a file must hold.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
-use super::Findings;
+use super::CheckFindings;
 use crate::config::Config;
 use crate::daemon::wiring;
 use crate::pods::options::KubernetesType;
 use crate::tls::{ClientProfile, Profile, ServerProfile};
 
-impl Findings {
-    /// Profiles: files readable and whole, certificates in force and for this node.
+impl CheckFindings {
+    /// Checks that the files of profiles are readable and whole, and their certificates valid and for this node.
     pub(super) fn profiles(&mut self, config: &Config) {
         for configured in &config.tls_servers {
             match ServerProfile::open(configured.clone(), Some(&config.node.id)) {
@@ -29,8 +29,8 @@ impl Findings {
         }
     }
 
-    /// What peers will think of the own certificate, and which authorities are trusted for being named alone. Peers may
-    /// know more than this node does, so nothing of it is an error.
+    /// Warns if peers are likely to refuse the own certificate, and of authorities that are trusted only because they
+    /// are named. None of this is an error, because peers may know more than this node does.
     fn profile(&mut self, what: &str, profile: &Profile) {
         let expiry = profile.expiry_warning().filter(|_| !self.without_ends);
         let expiry = expiry.map(|warning| format!("the certificate {warning}"));
@@ -40,7 +40,7 @@ impl Findings {
         }
     }
 
-    /// Keys that sign and verify work, and the files of Kubernetes work.
+    /// Checks the keys that sign and verify work, and Kubernetes work.
     pub(super) fn keys(&mut self, config: &Config) {
         if let Err(error) = wiring::signer(config) {
             self.add("work-signing", error);
@@ -53,7 +53,8 @@ impl Findings {
         }
     }
 
-    /// A cluster that is away now may be there when the node starts, so nothing of it is an error.
+    /// Checks the files of a work type, and its cluster. Problems of a cluster are no errors, because a cluster that is
+    /// away now may be there when the node starts.
     fn kubernetes(&mut self, kind: &KubernetesType) {
         let what = format!("work-kubernetes {}", kind.name);
         let files = [kind.kubeconfig.as_ref(), kind.pod.as_ref()];
@@ -65,7 +66,7 @@ impl Findings {
         let owner = kind.kubeconfig.as_ref().and_then(|file| Some(file.metadata().ok()?.uid()));
         if let Some(user) = owner.filter(|user| *user != 0 && rustix::process::geteuid().is_root()) {
             let why = format!("its kubeconfig belongs to user {user}, and may name programs");
-            return self.warn(&what, format!("the cluster is not asked by root: {why}; check as that user"));
+            return self.warn(&what, format!("root does not ask the cluster: {why}; check as that user"));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         match runtime {

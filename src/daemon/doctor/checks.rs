@@ -1,26 +1,26 @@
-//! The checks of a host: each makes findings of facts, and asks nothing itself. Owns what counts as a fault, and the
-//! remedies.
+//! The checks of a host: each turns facts into findings. Owns what counts as a fault, and the remedies. Looks at
+//! nothing but the facts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::facts::{HostFacts, Space};
+use super::facts::{FileSystem, HostFacts};
 use crate::rpc::report::finding::Finding;
 use crate::work::reserve;
 
-/// Open files with which a node of some hundred jobs and links comes by.
+/// Open files that are enough for a node with some hundred jobs and links.
 const FEWEST_FILES: u64 = 1024;
-/// Directories that may be watched: each running unit has one.
+/// Watched directories that are enough: each running unit needs one.
 const FEWEST_WATCHES: u64 = 8192;
-/// What /tmp needs for a job's files.
+/// Bytes that have to be free in /tmp for a job's files.
 const LEAST_TMP: u64 = 16 << 20;
-/// Parts of a file system's inodes that are left.
+/// A file system is short of inodes if less than one part in so many is free.
 const INODES_PART: u64 = 100;
 /// The first ansible-runner with `worker`.
 const OLDEST_RUNNER: (u32, u32) = (2, 0);
-/// Denials before this are history.
+/// How old a denial may be to be shown.
 const RECENT_SECONDS: i64 = 24 * 3600;
-/// Denials that are shown.
+/// The most denials that are shown.
 const DENIALS: usize = 3;
 /// Programs below these come with packages, which fapolicyd trusts.
 const PACKAGED: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"];
@@ -89,19 +89,22 @@ fn disk(facts: &HostFacts, found: &mut Vec<Finding>) {
     let reserve = reserve::Space { free: data.free, size: data.size }.reserve(facts.reserve);
     if data.free < reserve {
         let [free, size, reserve] = [data.free, data.size, reserve].map(size);
-        let what =
-            format!("{free} of {size} are free, less than the reserve of {reserve}: new work is refused");
+        let what = format!(
+            "only {free} of {size} are free, less than the reserve of {reserve}: new work is refused"
+        );
         found.push(Finding::fault(&place, what, room));
     }
     if is_short_of_inodes(data) {
-        let what =
-            format!("{} of {} inodes are free: soon no file can be made", data.free_inodes, data.inodes);
+        let what = format!(
+            "only {} of {} inodes are free: soon no file can be created",
+            data.free_inodes, data.inodes
+        );
         found.push(Finding::fault(&place, what, room));
     }
 }
 
-/// File systems without a fixed number say 0.
-fn is_short_of_inodes(space: &Space) -> bool {
+/// Whether few inodes are free. File systems without a fixed number report 0 inodes.
+fn is_short_of_inodes(space: &FileSystem) -> bool {
     space.inodes > 0 && space.free_inodes < space.inodes / INODES_PART
 }
 
@@ -110,8 +113,8 @@ fn tmp(facts: &HostFacts, found: &mut Vec<Finding>) {
     let place = tmp.path.display();
     if tmp.free < LEAST_TMP || is_short_of_inodes(tmp) || tmp.is_read_only {
         let what = match tmp.is_read_only {
-            true => "it is read-only: jobs cannot make their files".to_owned(),
-            false => format!("it is full, {} are left: jobs cannot make their files", size(tmp.free)),
+            true => "it is read-only: jobs cannot create their files".to_owned(),
+            false => format!("it is full, {} are left: jobs cannot create their files", size(tmp.free)),
         };
         let remedy =
             format!("delete what is old there: find {place} -xdev -mtime +7 -delete; or make it larger");
@@ -139,12 +142,12 @@ fn inotify(facts: &HostFacts, found: &mut Vec<Finding>) {
     let raise = |limit| format!("sysctl -w fs.inotify.{limit}, and in /etc/sysctl.d");
     if let Some(error) = &facts.no_inotify {
         let what =
-            format!("no instance can be had ({error}): changes are noticed late, by looking again and again");
+            format!("no inotify instance is available ({error}): changes are noticed late, by polling");
         found.push(Finding::advice("inotify", what, raise("max_user_instances=1024")));
     }
     if let Some(watches) = facts.watches.filter(|watches| *watches < FEWEST_WATCHES) {
         let what =
-            format!("{watches} directories may be watched: with more running units, output comes late");
+            format!("only {watches} directories can be watched: with more running units, output comes late");
         found.push(Finding::advice("inotify", what, raise("max_user_watches=65536")));
     }
 }
@@ -160,12 +163,12 @@ fn runners(facts: &HostFacts, found: &mut Vec<Finding>) {
                 format_args!("pip install --upgrade 'ansible-runner>={major}.{minor}'"),
             ),
             Ok((version, None)) => {
-                let what = format!("its version is not understood: {version:?}");
-                Finding::advice(place, what, "see that it is ansible-runner")
+                let what = format!("cannot understand its version: {version:?}");
+                Finding::advice(place, what, "check that it is ansible-runner")
             }
             Err(why) => Finding::fault(
                 place,
-                format_args!("it does not say its version: {why}"),
+                format_args!("it does not print its version: {why}"),
                 "run it by hand with --version as the daemon's user; reinstall it: pip install --force-reinstall ansible-runner",
             ),
         });
@@ -193,20 +196,20 @@ fn units(facts: &HostFacts, found: &mut Vec<Finding>) {
 
 /// A record of the audit log.
 #[derive(Clone, Copy)]
-struct Record<'a>(&'a str);
+struct AuditRecord<'a>(&'a str);
 
-impl<'a> Record<'a> {
-    /// Those of a type that are not history.
+impl<'a> AuditRecord<'a> {
+    /// The recent records of a type.
     fn recent(facts: &'a HostFacts, kind: &str) -> impl Iterator<Item = Self> {
         let since = facts.now.as_second() - RECENT_SECONDS;
         let lines = facts.audit.as_deref().unwrap_or_default().lines();
-        lines.filter(move |line| line.starts_with(kind)).map(Record).filter(move |record| {
+        lines.filter(move |line| line.starts_with(kind)).map(AuditRecord).filter(move |record| {
             let seconds = record.event().and_then(|id| id.split(['.', ':']).next()?.parse::<i64>().ok());
             seconds.is_some_and(|at| at >= since)
         })
     }
 
-    /// The time and the number of its event, which records share.
+    /// The time and the number of the event. Other records of the same event have the same.
     fn event(self) -> Option<&'a str> {
         Some(self.0.split_once("msg=audit(")?.1.split_once(')')?.0)
     }
@@ -228,7 +231,7 @@ impl<'a> Record<'a> {
         is_ours.then_some(name)
     }
 
-    /// What SELinux denied to one of ours.
+    /// What SELinux denied to one of our processes.
     fn denial(self, facts: &HostFacts) -> Option<String> {
         let (name, class) = (self.ours(facts)?, self.field("tclass").unwrap_or("object"));
         let what = self.0.split_once("denied ")?.1.split_once("{ ")?.1.split_once(" }")?.0;
@@ -246,7 +249,7 @@ fn selinux(facts: &HostFacts, found: &mut Vec<Finding>) {
     if !facts.selinux_enforces {
         return;
     }
-    let denials = Record::recent(facts, "type=AVC").filter_map(|record| record.denial(facts));
+    let denials = AuditRecord::recent(facts, "type=AVC").filter_map(|record| record.denial(facts));
     let denials: BTreeSet<String> = denials.collect();
     let remedy = "restorecon -Rv /usr/bin/meshd /var/lib/meshd /run/meshd; if it stays so: ausearch -m AVC -ts today | \
                   audit2allow -M meshd-local, read it, semodule -i meshd-local.pp";
@@ -268,11 +271,12 @@ fn fapolicyd(facts: &HostFacts, found: &mut Vec<Finding>) {
         let remedy = format!("fapolicyd-cli --file add {path} && fapolicyd-cli --update");
         found.push(Finding::advice(place, what, remedy));
     }
-    // One remark about the log is enough.
+    // One remark about the log is enough, and `selinux` makes it first.
     found.extend((facts.audit.is_none() && !facts.selinux_enforces).then(|| unread_log("fapolicyd")));
-    let denied = Record::recent(facts, "type=FANOTIFY").filter(|record| record.field("resp") == Some("2"));
-    let denied: BTreeSet<_> = denied.map(Record::event).collect();
-    let calls = Record::recent(facts, "type=SYSCALL").filter(|record| denied.contains(&record.event()));
+    let denied =
+        AuditRecord::recent(facts, "type=FANOTIFY").filter(|record| record.field("resp") == Some("2"));
+    let denied: BTreeSet<_> = denied.map(AuditRecord::event).collect();
+    let calls = AuditRecord::recent(facts, "type=SYSCALL").filter(|record| denied.contains(&record.event()));
     let programs: BTreeSet<&str> = calls.filter_map(|record| record.ours(facts)).collect();
     let remedy = "fapolicyd-cli --file add FILE && fapolicyd-cli --update; fapolicyd --debug-deny says which file it is";
     let told =

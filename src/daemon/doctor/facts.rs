@@ -1,6 +1,6 @@
-//! What the checks of a host look at, gathered in one place: files, limits, file systems, programs. Decides nothing of it.
+//! Gathers what the checks of a host look at: files, limits, file systems, programs. Decides nothing.
 //!
-//! Everything is below one root, so that the host of a container, or a tree that a test has made, can be looked at.
+//! All files are below one root, so that the host of a container, or a tree that a test has made, can be looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -23,13 +23,13 @@ use crate::work::{CommandType, SYNC};
 
 /// How much of the audit log's end is read.
 const AUDIT_TAIL: u64 = 1 << 20;
-/// How long a program may take to say its version.
+/// How long a program may take to print its version.
 const VERSION_WITHIN: Duration = Duration::from_secs(10);
 /// The units of the package.
 const UNITS: [&str; 2] = ["meshd.service", "meshd-jobs.service"];
 const SEARCH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// A host and the node's needs of it.
+/// A host, and what the node needs of it.
 #[derive(Debug, Default)]
 pub(super) struct HostFacts {
     pub(super) now: Timestamp,
@@ -40,38 +40,38 @@ pub(super) struct HostFacts {
     pub(super) open_keys: BTreeSet<PathBuf>,
     /// The node has work types that run on this host.
     pub(super) runs_jobs: bool,
-    pub(super) data: Option<Space>,
-    /// Bytes of it that stay free, if the configuration says so.
+    pub(super) data: Option<FileSystem>,
+    /// Bytes of `data` that have to stay free, if the configuration says so.
     pub(super) reserve: Option<u64>,
-    pub(super) tmp: Option<Space>,
+    pub(super) tmp: Option<FileSystem>,
     /// The most files that may be open at once.
     pub(super) files: Option<u64>,
     pub(super) watches: Option<u64>,
-    /// Why no inotify instance can be had.
+    /// Why no inotify instance is available.
     pub(super) no_inotify: Option<String>,
     /// The end of the audit log; `None` if it cannot be read.
     pub(super) audit: Option<String>,
     pub(super) selinux_enforces: bool,
     pub(super) fapolicyd_enforces: bool,
-    /// Files that fapolicyd trusts beside those of packages.
+    /// Files that fapolicyd trusts besides those of packages.
     pub(super) trusted: String,
-    /// The daemon and the commands of work types, each with where it is configured.
+    /// The daemon and the commands of work types, each with the place where it is configured.
     pub(super) programs: Vec<(String, PathBuf)>,
     /// What firewalld lets in, if it runs.
     pub(super) firewall: Option<Firewall>,
     /// Ports that others dial: where configured, number, protocol.
     pub(super) ports: Vec<(String, u16, &'static str)>,
-    /// Units in /etc that hide the package's: with what is there in its place.
+    /// Units in /etc that hide the package's, and whether each is masked.
     pub(super) hidden_units: Vec<(PathBuf, bool)>,
     /// Users of jobs that may start containers.
     pub(super) users: Vec<JobUser>,
-    /// Each ansible-runner, with what it says of its version.
+    /// Each ansible-runner, with the version that it prints, or why it prints none.
     pub(super) runners: Vec<(String, Result<String, String>)>,
 }
 
-/// A file system, as it is at a path.
+/// The state of the file system of a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Space {
+pub(super) struct FileSystem {
     pub(super) path: PathBuf,
     pub(super) size: u64,
     pub(super) free: u64,
@@ -94,13 +94,13 @@ pub(super) struct Firewall {
 pub(super) struct JobUser {
     pub(super) name: String,
     pub(super) has_subordinates: bool,
-    /// `None` where no systemd runs.
+    /// `None` if no systemd runs.
     pub(super) lingers: Option<bool>,
 }
 
-/// Looks at everything, and runs programs that jobs may have changed only if it may: for the node itself. Blocks.
+/// Looks at everything. Runs programs, which jobs may have changed, only with `may_run`: for the node itself. Blocks.
 pub(super) fn gather(config: &Config, root: &Path, may_run: bool) -> HostFacts {
-    let host = Host { root };
+    let host = HostFiles { root };
     let types = wiring::work_types(config);
     let commands: Vec<&CommandType> =
         types.iter().filter(|kind| kind.pods.is_none() && kind.name != SYNC).collect();
@@ -133,11 +133,11 @@ pub(super) fn gather(config: &Config, root: &Path, may_run: bool) -> HostFacts {
     }
 }
 
-struct Host<'a> {
+struct HostFiles<'a> {
     root: &'a Path,
 }
 
-impl Host<'_> {
+impl HostFiles<'_> {
     fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
@@ -160,19 +160,19 @@ impl Host<'_> {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Whether a service runs: its control group is there.
+    /// Whether a service runs, which means that its control group exists.
     fn runs(&self, service: &str) -> bool {
         ["/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"]
             .iter()
             .any(|groups| self.at(format!("{groups}/system.slice/{service}.service")).exists())
     }
 
-    /// The file system of a path, or of where it would be made.
-    fn space(&self, path: &Path) -> Option<Space> {
+    /// The file system that has a path, or would have it.
+    fn space(&self, path: &Path) -> Option<FileSystem> {
         let path = self.at(path);
         let existing = path.ancestors().find(|ancestor| ancestor.exists())?;
         let found = statvfs(existing).ok()?;
-        Some(Space {
+        Some(FileSystem {
             size: found.f_blocks.saturating_mul(found.f_frsize),
             free: found.f_bavail.saturating_mul(found.f_frsize),
             inodes: found.f_files,
@@ -214,7 +214,7 @@ impl Host<'_> {
         found
     }
 
-    /// With true where the unit is masked.
+    /// Units in /etc that hide the package's, and whether each is masked.
     fn hidden_units(&self) -> Vec<(PathBuf, bool)> {
         let is_packaged = |unit: &&&str| {
             let mut places = ["/usr/lib/systemd/system", "/lib/systemd/system"].iter();
@@ -228,7 +228,7 @@ impl Host<'_> {
         found.collect()
     }
 
-    /// Where podman is: nobody else needs subordinate IDs.
+    /// The users of jobs, if the host has podman: without it, nobody needs subordinate IDs.
     fn users(&self, commands: &[&CommandType]) -> Vec<JobUser> {
         if !SEARCH.iter().any(|place| self.at(place).join("podman").exists()) {
             return Vec::new();
@@ -262,7 +262,7 @@ fn setting<'a>(text: &'a str, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// The attributes of each element of that name, which have some.
+/// The attributes of each element of that name, if it has any.
 fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let tags = xml.split('<').filter_map(|text| text.split_once('>'));
     tags.filter_map(move |(tag, _)| {
@@ -328,7 +328,7 @@ fn programs(commands: &[&CommandType]) -> Vec<(String, PathBuf)> {
     own.into_iter().chain(commands.iter().filter_map(of)).collect()
 }
 
-/// What the ansible-runner of each work type says of its version, with the rights that it has for jobs.
+/// The version that the ansible-runner of each work type prints. It runs with the rights that it has for jobs.
 fn versions(commands: &[&CommandType]) -> Vec<(String, Result<String, String>)> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();

@@ -1,50 +1,57 @@
-//! The check of a control node's instances: those that may get jobs, and cannot. Owns the remedies; how an instance stands
-//! is the controller's to say.
+//! The check of a control node's instances: finds those that should get jobs but cannot. Owns the remedies. Does not
+//! decide the state of an instance: the controller does. Does not say why a node is out of reach: `links` does, once
+//! for all nodes behind a lost one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
-use crate::control::Operations;
 use crate::controller::core::{JobState, NodeState, NodeType};
 use crate::rpc::operation::{Answer, InstanceFilter, JobFilter, Nothing, Operation};
 use crate::rpc::report::controller::InstanceReport;
 use crate::rpc::report::finding::{Finding, Severity};
 use crate::work::Caller;
+use crate::work::jobs::Operations;
 
 /// The most instances with a finding of their own; the rest are counted.
 const TOLD: usize = 20;
-/// How long to wait for the list of instances. The store may hang, and the other findings must not hang with it.
+/// How long to wait for the list of instances. The store may hang, and the other findings must not wait for it.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// For how long, and of how many failed jobs, it is told that a container could not be started.
+/// How old the failed jobs may be, and how many are looked at, to find containers that could not be started.
 const LATELY: SignedDuration = SignedDuration::from_hours(24);
 const LOOKED_AT: u32 = 100;
 
-/// Asks the node's controller.
-pub(super) async fn of_controller(controller: &dyn Operations) -> Vec<Finding> {
+/// Asks the node's controller. Returns the instances among the nodes that are out of reach apart, without findings.
+pub(super) async fn of_controller(
+    controller: &dyn Operations,
+    away: &BTreeSet<String>,
+) -> (Vec<Finding>, BTreeSet<String>) {
     let list = Operation::ListInstances(InstanceFilter::default());
     let why = match timeout(LISTED_WITHIN, controller.operate(list, &Caller::default())).await {
         Ok(Ok((Answer::ListInstances(list), _))) => {
-            let mut found = of_all(&list.instances.unwrap_or_default());
+            let wrong = list
+                .instances
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|one| Some((of_one(&one)?, one.name)));
+            let (idle, wrong): (Vec<_>, Vec<_>) = wrong.partition(|(_, name)| away.contains(name));
+            let mut found = of_all(wrong.into_iter().map(|(finding, _)| finding));
             found.extend(of_store(controller).await);
             found.extend(of_engines(controller).await);
-            return found;
+            return (found, idle.into_iter().map(|(_, name)| name).collect());
         }
         Ok(Ok(_)) => "it answers something else".to_owned(),
         Ok(Err(refused)) => refused.to_string(),
         Err(_) => "it does not answer".to_owned(),
     };
-    vec![Finding::not_asked(
-        "work-controller",
-        format_args!("its instances: {why}"),
-        "meshctl controller ping",
-    )]
+    let what = format!("its instances: {why}");
+    (vec![Finding::not_asked("work-controller", what, "meshctl controller ping")], BTreeSet::new())
 }
 
-/// What keeps jobs from being placed while the store answers.
+/// What keeps jobs from being placed although the store answers.
 async fn of_store(controller: &dyn Operations) -> Option<Finding> {
     let nobody = Caller::default();
     let ping = controller.operate(Operation::Ping(Nothing {}), &nobody);
@@ -54,19 +61,20 @@ async fn of_store(controller: &dyn Operations) -> Option<Finding> {
         Severity::Error,
         "work-controller",
         error,
-        "meshctl controller ping shows how it goes on",
+        "meshctl controller ping shows the state of the store",
     ))
 }
 
-/// Instances on which a job of late asked for a container that could not be started: whether an engine is needed, jobs
-/// alone know. No playbook ends with the exit codes of engines; 127 says that there is none.
+/// Instances on which a recent job could not start its container. Only jobs can show this, because they decide whether
+/// an engine is needed. Exit codes 125 to 127 are those of engines, and no playbook ends with them; 127 means that
+/// there is no engine.
 async fn of_engines(controller: &dyn Operations) -> Vec<Finding> {
     let (state, since) = (vec![JobState::Failed], Timestamp::now().checked_sub(LATELY).ok());
     let filter = JobFilter { state, since, limit: Some(LOOKED_AT), brief: true, ..JobFilter::default() };
     let nobody = Caller::default();
     let list = controller.operate(Operation::ListJobs(filter), &nobody);
     let Ok(Ok((Answer::ListJobs(list), _))) = timeout(LISTED_WITHIN, list).await else { return Vec::new() };
-    // From the oldest on, so that the newest counts.
+    // From the oldest to the newest, so that the newest job of each instance stays in the map.
     let jobs = list.jobs.iter().rev().filter(|job| matches!(job.rc, Some(125..=127)));
     let newest: BTreeMap<_, _> = jobs.filter_map(|job| Some((job.execution_node.as_ref()?, job))).collect();
     let told = newest.into_iter().map(|(node, job)| {
@@ -78,10 +86,9 @@ async fn of_engines(controller: &dyn Operations) -> Vec<Finding> {
     told.collect()
 }
 
-/// Faults come before advice, so that advice is what is cut off.
-fn of_all(instances: &[InstanceReport]) -> Vec<Finding> {
-    let (faults, advice): (Vec<_>, Vec<_>) =
-        instances.iter().filter_map(of_one).partition(|one| one.severity == Severity::Error);
+/// The findings, faults first, because only so many are shown.
+fn of_all(found: impl Iterator<Item = Finding>) -> Vec<Finding> {
+    let (faults, advice): (Vec<_>, Vec<_>) = found.partition(|one| one.severity == Severity::Error);
     let mut found: Vec<Finding> = faults.into_iter().chain(advice).collect();
     let more = found.split_off(found.len().min(TOLD));
     found.extend(more.first().map(|worst| {
@@ -91,7 +98,7 @@ fn of_all(instances: &[InstanceReport]) -> Vec<Finding> {
     found
 }
 
-/// What keeps all jobs from an instance, if it may get some.
+/// What keeps jobs from an instance that should get some.
 fn of_one(instance: &InstanceReport) -> Option<Finding> {
     let InstanceReport { name, node_type, node_state, errors, last_seen, .. } = instance;
     if !instance.enabled || instance.draining || node_type == NodeType::Hop.name() {
@@ -132,6 +139,10 @@ mod tests {
         }
     }
 
+    fn of<'a>(instances: impl IntoIterator<Item = &'a InstanceReport>) -> Vec<Finding> {
+        of_all(instances.into_iter().filter_map(of_one))
+    }
+
     #[test]
     fn an_instance_that_gets_no_jobs_is_told_and_one_that_shall_get_none_is_not() {
         let sick = InstanceReport {
@@ -147,7 +158,7 @@ mod tests {
             ),
             (instance("e1", "ready", false), Severity::Warning, "it cannot be reached from here"),
         ] {
-            let found = of_all(std::slice::from_ref(&one));
+            let found = of([&one]);
             assert!(found.len() == 1 && found[0].severity == severity, "{found:?}");
             assert!(found[0].what.contains(what) && found[0].place == "instance e1", "{found:?}");
             assert!(
@@ -156,16 +167,16 @@ mod tests {
             );
             let hop = InstanceReport { node_type: "hop".to_owned(), ..one.clone() };
             let drained = InstanceReport { draining: true, ..one.clone() };
-            assert_eq!(of_all(&[hop, drained, InstanceReport { enabled: false, ..one }]), []);
+            assert_eq!(of([&hop, &drained, &InstanceReport { enabled: false, ..one }]), []);
         }
-        assert_eq!(of_all(&[instance("e1", "ready", true), instance("e2", "installed", true)]), []);
+        assert_eq!(of([&instance("e1", "ready", true), &instance("e2", "installed", true)]), []);
     }
 
     #[test]
     fn of_many_the_worst_are_told_and_the_others_counted() {
         let mut many: Vec<_> = (0..30).map(|at| instance(&format!("e{at}"), "ready", false)).collect();
         many.push(instance("lost", "unavailable", false));
-        let found = of_all(&many);
+        let found = of(&many);
         assert!(found.len() == 21 && found[0].place == "instance lost", "{found:?}");
         assert!(
             found[20].what.starts_with("11 more") && found[20].severity == Severity::Warning,

@@ -1,13 +1,14 @@
-//! What is wrong with this node: its configuration, its host and its links. Owns the order of the examination, and that
-//! there is one at a time. Each check is a function from facts to findings: of the configuration in `check`, of the host in
-//! `checks`, of links in `links`, of a controller's instances in `instances`. `meshctl doctor` itself examines the way to
-//! another node.
+//! Finds what is wrong with this node: its configuration, its host and its links. Owns the order of the examination,
+//! and that only one runs at a time. `check` examines the configuration, `checks` the host by its `facts`, `links` the
+//! links, and `instances` a controller's instances. Does not examine the way to another node: `meshctl doctor` does
+//! that.
 
 mod checks;
 mod facts;
 mod instances;
 mod links;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -18,12 +19,14 @@ use tokio::time::timeout;
 use super::check;
 use super::reload::Reloader;
 use crate::config::{self, Config, Environment, Invocation, Sources};
-use crate::control::{self, Examine, Operations};
+use crate::control::{self, Examine};
 use crate::node::NodeHandle;
 use crate::rpc::report::finding::Finding;
+use crate::rpc::report::outage::OutageReport;
 use crate::tls::Profiles;
+use crate::work::jobs::Operations;
 
-/// What helps against what the configuration gets wrong.
+/// The remedy for errors in the configuration.
 const CORRECT: &str = "correct the configuration, then: meshctl reload";
 
 /// Examines the running node.
@@ -46,12 +49,15 @@ impl Doctor {
     }
 
     async fn all(&self) -> Vec<Finding> {
-        // Until the thread ends: a file system that hangs holds up one, and not one for each caller.
+        // Held until the thread below ends, so that a file system that hangs holds up one thread, not one for each
+        // caller.
         let turn = self.turn.clone().lock_owned().await;
         let Some(reloader) = self.reloader.upgrade() else { return Vec::new() };
         let (config, sources) = reloader.in_force().await;
         let (sessions, status) = (self.node.links().await, self.node.status().await);
-        let (lost, dials) = (self.node.lost().await, self.node.dials());
+        let dials = self.node.dials();
+        let outages: Vec<_> = status.outages(self.node.id()).into_iter().map(OutageReport::from).collect();
+        let away: BTreeSet<String> = outages.iter().flat_map(OutageReport::nodes).cloned().collect();
         let here = {
             let config = config.clone();
             tokio::task::spawn_blocking(move || {
@@ -61,22 +67,29 @@ impl Doctor {
         };
         let instances = async {
             match &self.controller {
-                Some(controller) => instances::of_controller(controller.as_ref()).await,
-                None => Vec::new(),
+                Some(controller) => instances::of_controller(controller.as_ref(), &away).await,
+                None => Default::default(),
             }
         };
         let peers = links::of_peers(&config, &self.profiles, &sessions, &dials);
-        let (here, peers, instances) = tokio::join!(here, peers, instances);
+        let (here, peers, (instances, idle)) = tokio::join!(here, peers, instances);
         // A check that panics must not pass for one that found nothing.
         let here = here.unwrap_or_else(|error| vec![unfinished(&error.to_string())]);
         here.into_iter()
+            .chain(self.profiles.renewal_failure().map(not_renewed))
             .chain(links::of_name(self.node.id(), &status))
             .chain(sessions.iter().flat_map(links::of_session))
-            .chain(links::of_lost(&lost, &status, &dials))
+            .chain(links::of_outages(self.node.id(), &outages, &idle, &dials))
             .chain(peers)
             .chain(instances)
             .collect()
     }
+}
+
+fn not_renewed(why: String) -> Finding {
+    let remedy = "see whether the control node is reached and gives certificates (meshctl node invites there); or bring a \
+                  bundle here: meshctl node renew on the control node";
+    Finding::advice("enrolment", format!("the certificate cannot be renewed over the mesh: {why}"), remedy)
 }
 
 impl Examine for Doctor {
@@ -84,7 +97,7 @@ impl Examine for Doctor {
         Box::pin(async {
             let all = timeout(control::EXAMINED_WITHIN, self.all()).await;
             all.unwrap_or_else(|_| {
-                vec![unfinished("it takes too long: a file system or an API server hangs")]
+                vec![unfinished("it takes too long: perhaps a file system or an API server hangs")]
             })
         })
     }
@@ -94,7 +107,7 @@ impl Examine for Doctor {
     }
 }
 
-/// The profile with which this node's controller sends jobs, or the only one that there is.
+/// The profile with which this node's controller sends jobs, or else the only `tls-client`.
 fn towards_others(config: &Config) -> Option<String> {
     let controller = config.controller.as_ref().and_then(|options| options.tls_client.clone());
     let only = || match config.tls_clients.as_slice() {
@@ -105,12 +118,13 @@ fn towards_others(config: &Config) -> Option<String> {
 }
 
 fn unfinished(why: &str) -> Finding {
-    let remedy = "meshd check --running --config-dir /etc/meshd/conf.d shows how far it comes";
+    let remedy = "meshd check --running --config-dir /etc/meshd/conf.d shows how far it gets";
     Finding::not_asked("checks of the node", why, remedy)
 }
 
-/// Examines a host whose node does not run, by the files of its configuration; `root` is where its files are. Runs no
-/// program: root may have asked, and the daemon's user, or whoever made the files, may have written it. Blocks.
+/// Examines a host whose node does not run, by the node's configuration; the host's files are below `root`. Runs no
+/// program, because root may have asked, but the daemon's user, or whoever made the files, may have written the
+/// program. Blocks.
 pub(crate) fn examine_files(path: &Path, root: &Path) -> Vec<Finding> {
     let args = check::sources(vec![path.display().to_string()]);
     let found = match config::load(args, &Environment::of_process()) {
@@ -124,17 +138,17 @@ pub(crate) fn examine_files(path: &Path, root: &Path) -> Vec<Finding> {
     found.into_iter().map(with_remedy).collect()
 }
 
-/// The configuration and the host. Of a node that runs, `sources` says where its configuration came from.
+/// Examines the configuration and the host. For a running node, `sources` says where its configuration came from.
 fn of_host(config: &Config, sources: Option<&Sources>, root: &Path) -> Vec<Finding> {
     let is_node = sources.is_some();
     let files = sources.filter(|sources| !sources.files().is_empty()).map(Sources::load_again);
     let fails = |one: Finding| Finding { what: format!("{}{}", check::NEXT_START, one.what), ..one };
     let mut found = match &files {
         Some(Err(errors)) => errors.0.iter().map(check::fault).map(fails).collect(),
-        // What is in force is history as soon as somebody reloads.
+        // Checks the files and not what is in force, because the next reload replaces that.
         Some(Ok(loaded)) if loaded.config != *config => {
             let (what, remedy) = (
-                "its files are not what is in force: they have changed since",
+                "its files have changed since it read them, and are not in force",
                 "meshctl reload; it says if something needs a restart",
             );
             let changed = Finding::advice("configuration", what, remedy);

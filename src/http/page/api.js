@@ -8,8 +8,8 @@ const PATIENCE = 20_000;
 const FIRST_RETRY = 1_000;
 const LAST_RETRY = 30_000;
 const LEVELS = ["none", "read", "operate", "admin"];
-const KINDS = ["link.up", "link.down", "node.seen", "node.lost", "instance.state", "job.state", "owner.takeover",
-  "store.up", "store.down", "cert.expires", "reload", "gap"];
+const KINDS = ["link.up", "link.down", "node.seen", "node.lost", "node.joined", "node.removed", "host.state",
+  "instance.state", "job.state", "owner.takeover", "store.up", "store.down", "cert.expires", "reload", "gap"];
 
 export class ApiError extends Error {
   constructor(code, message) {
@@ -42,10 +42,10 @@ function address(path, query) {
   return BASE + path + (words.size > 0 ? `?${words}` : "");
 }
 
-async function call(path, { query, ...options } = {}) {
+async function call(path, { query, patience = PATIENCE, ...options } = {}) {
   let response;
   try {
-    const usual = { signal: AbortSignal.timeout(PATIENCE), redirect: "error" };
+    const usual = { signal: AbortSignal.timeout(patience), redirect: "error" };
     response = await fetch(address(path, query), { ...usual, ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -60,7 +60,7 @@ async function call(path, { query, ...options } = {}) {
   throw new ApiError(error?.code ?? "unreachable", error?.message ?? `the answer has the status ${response.status}`);
 }
 
-export const get = async (path, query) => (await call(path, { query })).json();
+export const get = async (path, query, patience) => (await call(path, { query, patience })).json();
 
 // All of a list that comes in pages, or its first 16: a mesh in which somebody makes up names may have any number.
 export async function list(path) {
@@ -91,15 +91,8 @@ export async function post(path, body) {
   return response.status === 204 ? null : response.json();
 }
 
-export async function signIn(token) {
-  await post("session", { token });
-  await openSession();
-}
-
-export async function signOut() {
-  await post("session/end");
-  await openSession();
-}
+export const signIn = token => post("session", { token }).then(openSession);
+export const signOut = () => post("session/end").then(openSession);
 
 // Reads who we are, and begins to listen. A node that says so is there.
 export async function openSession() {

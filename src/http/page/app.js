@@ -1,23 +1,26 @@
 // The page: which view is open, when it is read again, who is signed in, and what is told of events and of a node that
 // does not answer. It knows no view from inside: each has a title, an element, `load`, which events it hears, and may
-// have `go` for another address of the same view, `rest` for when nobody looks, and `close`.
+// have `beside` its title and `below` its element something more, `fills` if title and element are to take the window,
+// `go` for another address of the same view, `rest` for when nobody looks, and `close`.
 
 import { connection, may, openSession, session, signIn, signOut, tryNow } from "./api.js";
-import { el, fill, named, passTime, say, shown } from "./dom.js";
-import { jobView, jobsView } from "./jobs.js";
+import { el, fill, link, named, passTime, say, shown } from "./dom.js";
+import { jobView } from "./job.js";
+import { jobsView } from "./jobs.js";
 import { launchView } from "./launch.js";
-import { doctorView, groupsView, linksView, meshView, nodesView } from "./mesh.js";
+import { doctorView, linksView, meshView, nodesView } from "./mesh.js";
+import { overviewView, showNumbers } from "./overview.js";
 
 // Views by the first word of the address, and what they need.
 const VIEWS = {
-  mesh: { open: meshView },
-  links: { open: linksView },
-  nodes: { open: nodesView },
-  groups: { open: groupsView, controller: true },
-  jobs: { open: jobsView, controller: true },
+  overview: { open: overviewView, name: "Overview" },
+  mesh: { open: meshView, name: "Mesh" },
+  links: { open: linksView, name: "Links" },
+  nodes: { open: nodesView, name: "Nodes" },
+  jobs: { open: jobsView, name: "Jobs", controller: true },
   job: { open: jobView, controller: true, level: "read" },
-  launch: { open: launchView, controller: true, level: "operate" },
-  doctor: { open: doctorView, level: "read" },
+  launch: { open: launchView, name: "Launch", controller: true, level: "operate" },
+  doctor: { open: doctorView, name: "Doctor", level: "read" },
 };
 // Seconds between two looks where events tell of changes, and where nothing does.
 const CALM = 30;
@@ -29,30 +32,21 @@ const PAUSE_FOR_JOBS = 5_000;
 const MOST_EVENTS = 100;
 const GATHERED = 5_000;
 // What somebody who listens should know at once; jobs come and go all the time.
-const TOLD = ["link.down", "link.up", "node.lost", "node.seen", "instance.state", "store.up", "store.down",
-  "cert.expires"];
+const TOLD = ["link.down", "link.up", "node.lost", "node.seen", "node.joined", "node.removed", "host.state",
+  "instance.state", "store.up", "store.down", "cert.expires"];
 
 const [main, banner, who, dialog, events] =
   ["main", "banner", "who", "sign-in", "events"].map(id => document.getElementById(id));
 const problem = el("p", { class: "error", role: "alert" });
-let view = null;
-let current = null;
-let timer = null;
-let lastLook = 0;
-// Who we were when the view was opened.
-let rights = null;
+// `rights` are those with which the view was opened.
+let [view, current, timer, lastLook, rights] = [null, null, null, 0, null];
 
 function parse(hash) {
   const [path, query] = hash.replace(/^#\//, "").split("?");
   const [word, rest] = path.split("/");
-  let name = null;
-  try {
-    name = rest ? decodeURIComponent(rest) : null;
-  } catch {
-    // A damaged address is one without a name.
-  }
+  const name = rest ? new URLSearchParams(`name=${rest.replaceAll("+", "%2B")}`).get("name") : null;
   const isJob = word === "jobs" && /^\d+$/.test(name ?? "");
-  const asked = isJob ? "job" : Object.hasOwn(VIEWS, word) ? word : "mesh";
+  const asked = isJob ? "job" : Object.hasOwn(VIEWS, word) ? word : "overview";
   return { view: asked, word: isJob ? "jobs" : asked, name, id: name, query: new URLSearchParams(query) };
 }
 
@@ -66,6 +60,7 @@ function go(isFirst) {
     return look();
   }
   close();
+  openMenu(false);
   current = route.view;
   say("");
   for (const anchor of document.querySelectorAll("header nav a")) {
@@ -75,7 +70,9 @@ function go(isFirst) {
   view = isOpen(needs) ? needs.open(route) : closed(needs);
   const title = el("h1", { tabindex: -1 }, view.title);
   document.title = shown(`${view.title} – ${session.node}`);
-  fill(main, title, problem, view.element);
+  const first = el("div", { class: view.fills && "window" },
+    el("div", { class: "title" }, title, view.beside), problem, view.element);
+  fill(main, first, view.below);
   main.setAttribute("aria-busy", "true");
   if (!isFirst) title.focus();
   return look();
@@ -89,7 +86,7 @@ function close() {
 
 function closed({ controller }) {
   const isMissing = controller && !session.controller;
-  const why = isMissing ? "This node is no control node." : "Sign in with a token that may see this.";
+  const why = isMissing ? "This node is not a control node." : "Sign in with a token that may see this.";
   return { title: "Not shown", element: el("p", {}, why), hears: () => false, load: async () => {} };
 }
 
@@ -103,7 +100,7 @@ async function look() {
   lastLook = Date.now();
   let wrong = "";
   try {
-    await looked.load();
+    await Promise.all([looked.load(), showNumbers()]);
   } catch (error) {
     wrong = error.code === "unreachable" ? "" : error.message;
   }
@@ -125,9 +122,8 @@ function lookSoon(pause) {
 
 function showSession() {
   document.getElementById("node").replaceChildren(named(session.node));
-  for (const anchor of document.querySelectorAll("header nav a")) {
-    anchor.parentElement.hidden = !isOpen(VIEWS[anchor.hash.slice(2)]);
-  }
+  const views = Object.entries(VIEWS).filter(([, one]) => one.name && isOpen(one));
+  fill(document.querySelector("nav ul"), views.map(([word, { name }]) => el("li", {}, link(`#/${word}`, name))));
   events.hidden = !may("read");
   fill(who, session.who && [named(session.who), ` (${session.level})`],
     session.who
@@ -139,10 +135,7 @@ function setUpDialog() {
   const form = dialog.querySelector("form");
   const wrong = dialog.querySelector(".error");
   form.elements.leave.addEventListener("click", () => dialog.close());
-  dialog.addEventListener("close", () => {
-    form.reset();
-    fill(wrong);
-  });
+  dialog.addEventListener("close", () => { form.reset(); fill(wrong); });
   form.addEventListener("submit", async event => {
     event.preventDefault();
     try {
@@ -158,26 +151,22 @@ function setUpDialog() {
 }
 
 // An event in words.
-function words({ event, node, peer, job, from, to }) {
+function words({ event, node, peer, job, from, to, why }) {
   const change = [from && ` from ${from}`, to && ` to ${to}`].filter(Boolean).join("");
+  const [what, how] = event.split(".");
   const about = {
-    "link.up": `link ${node} – ${peer} is up`,
-    "link.down": `link ${node} – ${peer} is down`,
-    "node.seen": `${node} is seen`,
-    "node.lost": `${node} is lost`,
-    "instance.state": `${node}${change}`,
-    "job.state": `job ${job}${change}`,
-    "owner.takeover": `job ${job}: owner${change}`,
-    "store.up": `the store of ${node} is back`,
-    "store.down": `the store of ${node} is away`,
-    "cert.expires": `certificate ${from} of ${node} ends ${to}`,
+    link: `link ${node} – ${peer} is ${how}`,
+    node: `${node} ${how === "joined" ? "has" : "is"} ${how}`,
+    job: `job ${job}${change}${why ? `: ${why}` : ""}`,
+    owner: `job ${job}: owner${change}`,
+    store: `the store of ${node} is ${how}`,
+    cert: `certificate ${from} of ${node} ends ${to}`,
     gap: "events are missing here",
   };
-  return about[event] ?? `${event} ${node}${change}`;
+  return about[what] ?? `${what} ${node}${change}`;
 }
 
-let gathered = [];
-let telling = null;
+let [gathered, telling] = [[], null];
 
 function tellEvent(event) {
   const list = events.querySelector("ol");
@@ -218,6 +207,14 @@ connection.addEventListener("back", () => {
   say(`${session.node} answers again`);
 });
 document.addEventListener("visibilitychange", () => document.hidden && view?.rest?.());
+const menu = document.getElementById("menu");
+
+function openMenu(isOpen) {
+  menu.ariaExpanded = String(isOpen);
+  menu.parentNode.classList.toggle("open", isOpen);
+}
+
+menu.addEventListener("click", () => openMenu(menu.ariaExpanded !== "true"));
 document.getElementById("skip").addEventListener("click", event => {
   event.preventDefault();
   main.focus();

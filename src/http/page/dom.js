@@ -142,13 +142,25 @@ export function passTime(root) {
   for (const one of root.querySelectorAll(".ago")) one.textContent = sinceThen(one.dateTime);
 }
 
+// A moment, as a person says it.
+export function moment(text) {
+  if (!text) return null;
+  const [then, now] = [new Date(text), new Date()];
+  const days = Math.round((new Date(now).setHours(0, 0, 0, 0) - new Date(then).setHours(0, 0, 0, 0)) / 86_400_000);
+  const year = then.getFullYear() === now.getFullYear() ? {} : { year: "numeric" };
+  const day = ["today", "yesterday"][days] ?? then.toLocaleDateString([], { day: "numeric", month: "short", ...year });
+  const clock = then.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  return el("time", { datetime: text, title: then.toLocaleString() }, `${day} ${clock}`);
+}
+
+// Seconds, in the two largest of their units.
 export function span(seconds) {
   if (seconds == null) return "";
-  const [days, hours] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24];
-  const [minutes, rest] = [Math.floor(seconds / 60) % 60, Math.floor(seconds % 60)];
-  if (days > 0) return `${days}d${hours}h`;
-  if (hours > 0) return `${hours}h${minutes}m`;
-  return minutes > 0 ? `${minutes}m${rest}s` : `${rest}s`;
+  const parts = [[Math.floor(seconds / 86400), "d"], [Math.floor(seconds / 3600) % 24, "h"],
+    [Math.floor(seconds / 60) % 60, "min"], [Math.floor(seconds % 60), "s"]];
+  const first = parts.findIndex(([number]) => number > 0);
+  if (first < 0) return "0 s";
+  return parts.slice(first, first + 2).filter(([number]) => number > 0).map(part => part.join(" ")).join(" ");
 }
 
 export function size(bytes) {

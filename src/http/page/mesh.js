@@ -6,12 +6,17 @@ import {
   Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, say, searchForm,
   searchInput, size, state, usage,
 } from "./dom.js";
+import { ending, enrolment } from "./enrol.js";
 import { jobState } from "./jobs.js";
+import { causeOf, causes, linksAndOutages } from "./outages.js";
 import { Picture } from "./topology.js";
 
+// Milliseconds within which a node is examined, also by way of this one.
+const EXAMINED = 60_000;
 // Of one node, in its panel.
 const MOST_LINKS = 100;
-const aboutMesh = ({ event }) => /^(link|node|instance)\./.test(event) || event === "job.state";
+const aboutMesh = ({ event }) => /^(link|node|instance|host)\./.test(event) || event === "job.state";
+const SHAPES = [["control", "control node"], ["hop", "hop"], ["execution", "execution node"]];
 const LEGEND = [["ok", "in order"], ["warn", "not ready"], ["off", "disabled"], ["bad", "out of reach or with errors"],
   ["own", "this node"]];
 
@@ -22,6 +27,13 @@ function condition(node, instance) {
   if (!instance.enabled) return ["off", "disabled"];
   if (instance.errors?.length > 0) return ["bad", instance.node_state];
   return instance.node_state === "ready" ? ["ok", "ready"] : ["warn", instance.node_state];
+}
+
+// What a node is there for; it has a shape in the picture.
+function role(node, instance) {
+  const type = instance?.node_type ?? (node.own && session.controller ? "control" : "");
+  if (["control", "hybrid"].includes(type)) return "control";
+  return type === "execution" || (type === "" && node.work_types.length > 0) ? "execution" : "hop";
 }
 
 function roundTrip(seconds) {
@@ -35,8 +47,6 @@ const percent = share => `${(share * 100).toFixed(share > 0 && share < 0.01 ? 1 
 function summary(one) {
   const all = one.figures ?? [];
   const worst = key => Math.max(...all.map(figure => figure[key]));
-  const of = end => all.find(figure => figure.from === end);
-  const way = (from, to) => of(from)?.bytes_out ?? of(to)?.bytes_in;
   const cost = [one.cost_ab, one.cost_ba].map(each => each ?? "unknown");
   return {
     ...one,
@@ -48,19 +58,20 @@ function summary(one) {
     loss: all.length > 0 ? worst("loss") : null,
     queued: all.length > 0 ? worst("queued_bytes") : null,
     dropped: all.reduce((sum, figure) => sum + figure.dropped, 0),
-    there: way(one.a, one.b),
-    back: way(one.b, one.a),
-    asked: all.map(figure => figure.asked).sort().at(-1),
   };
 }
 
-const linkKind = one => (one.loss > 0 ? "bad" : one.isHalf ? "half" : "ok");
-
-const linkState = one =>
-  ({ bad: state("loses packets", "bad"), half: state("one end alone", "warn"), ok: state("up", "ok") })[linkKind(one)];
+// What a link is like, with the class of its line.
+const LINKS = { broken: "bad", lossy: "bad", "one-sided": "warn", "out of reach": "off", up: "ok" };
+const linkKind = one => (one.broken ? "broken" : one.isAway ? "out of reach" : one.loss > 0 ? "lossy"
+  : one.isHalf ? "one-sided" : "up");
+const linkState = one => state(linkKind(one), LINKS[linkKind(one)]);
+const worstFirst = (a, b) => Object.keys(LINKS).indexOf(linkKind(a)) - Object.keys(LINKS).indexOf(linkKind(b));
 
 function aboutLink(one) {
   const lossy = one.isKnown ? `round trip ${roundTrip(one.rtt) || "unknown"}, loss ${percent(one.loss)}` : "no figures";
+  const since = one.since ? ` since ${new Date(one.since).toLocaleString()}` : "";
+  if (one.broken) return `broken${since}${one.reason ? `: ${one.reason}` : ""}`;
   return `cost ${one.cost}, ${lossy}${one.isHalf ? ", one end alone knows it" : ""}`;
 }
 
@@ -83,11 +94,11 @@ export function meshView(route) {
   const search = searchInput("");
   const found = el("output");
   const leave = () => { location.hash = "#/mesh"; };
-  const [about, jobs] = [el("div"), el("div")];
+  const [about, jobs, lost] = [el("div"), el("div"), el("div", { class: "causes", role: "status" })];
   const close = el("button", { type: "button", class: "close", "aria-label": "Close", onclick: leave }, "×");
   const panel = el("aside", { id: "panel", hidden: true, "aria-label": "Node" }, close, about, jobs);
   panel.addEventListener("keydown", ({ key }) => key === "Escape" && leave());
-  const keys = LEGEND.map(([kind, words]) => el("span", { class: `key ${kind}` }, words));
+  const keys = [...SHAPES, ...LEGEND].map(([kind, words]) => el("span", { class: `key ${kind}` }, words));
   const choose = name => { location.hash = `#/mesh/${encodeURIComponent(name)}`; };
   const picture = new Picture(session.node, choose);
   let [mesh, shownName] = [null, null];
@@ -97,10 +108,7 @@ export function meshView(route) {
     fill(found, search.value === "" ? "" : `${count(all.length, "node")} found`);
     return all;
   }
-  const enter = event => {
-    event.preventDefault();
-    find().slice(0, 1).forEach(choose);
-  };
+  const enter = event => { event.preventDefault(); find().slice(0, 1).forEach(choose); };
   search.addEventListener("input", find);
 
   async function showPanel(name) {
@@ -108,7 +116,6 @@ export function meshView(route) {
     const isNew = shownName !== name;
     shownName = name;
     panel.hidden = false;
-    panel.classList.toggle("left", picture.side(name) > 0.5);
     picture.mark(name);
     if (isNew) fill(jobs);
     const known = node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now.");
@@ -121,15 +128,15 @@ export function meshView(route) {
     const instance = mesh.byName.get(node.name);
     const [kind, words] = condition(node, instance);
     const links = mesh.links.filter(({ a, b }) => a === node.name || b === node.name);
-    const line = one => el("tr", { class: linkKind(one) === "bad" && "bad" },
-      [nodeLink(one.a === node.name ? one.b : one.a), roundTrip(one.rtt), one.isKnown && percent(one.loss), one.cost]
-        .map(cell => el("td", {}, cell)));
-    const heads = ["Link to", "Round trip", "Loss", "Cost"].map(head => el("th", { scope: "col" }, head));
+    const line = one => el("tr", {}, [nodeLink(one.a === node.name ? one.b : one.a), linkState(one), roundTrip(one.rtt),
+      one.isKnown && percent(one.loss), one.cost].map(cell => el("td", {}, cell)));
+    const heads = ["Link to", "State", "Round trip", "Loss", "Cost"].map(head => el("th", { scope: "col" }, head));
     const isDirect = node.next_hop === node.name;
     const used = instance && usage(instance.consumed_capacity, instance.capacity, "Used capacity");
     return [
       facts([
         ["State", state(words, kind)],
+        ["Cause", !node.reachable && causeOf(mesh.told, node.name)],
         ["Way", !node.own && node.reachable && (isDirect ? "a direct link" : ["through ", nodeLink(node.next_hop)])],
         ["Cost", node.own ? null : node.cost],
         ["Capacity", used && [used, ` forks, ${count(instance.jobs_running, "job")}`]],
@@ -138,6 +145,7 @@ export function meshView(route) {
         ["Work types", names(node.work_types)],
         ["Services", names(node.services)],
         ["Advertised", ago(node.last_advertised)],
+        ["Doctor", may("read") && link(`#/doctor/${encodeURIComponent(node.name)}`, "What is wrong with it")],
       ]),
       instance && may("admin") && el("p", { class: "actions" }, ability(instance)),
       links.length > 0 && el("table", {}, el("thead", {}, el("tr", {}, heads)),
@@ -156,17 +164,24 @@ export function meshView(route) {
 
   return {
     title: "Mesh",
-    element: el("div", { class: "mesh" }, searchForm(enter, field("Find a node", search), found), picture.element,
-      panel, el("p", { class: "note legend" }, keys)),
+    fills: true,
+    element: el("div", { class: "mesh" }, searchForm(enter, field("Find a node", search), picture.tools, found),
+      el("div", { class: "stage" }, picture.element, lost, panel), el("p", { class: "note legend" }, keys)),
     hears: aboutMesh,
     async load() {
-      const [nodes, links, byName] = await Promise.all([list("nodes"), list("links"), instances()]);
-      mesh = { nodes, links: links.map(summary), byName };
+      const [nodes, [links, told], byName] = await Promise.all([list("nodes"), linksAndOutages(), instances()]);
+      refill(lost, causes(told));
+      mesh = { nodes, links: links.map(summary).sort(worstFirst), byName, told };
       picture.show(
         mesh.nodes.map(node => {
-          const [kind, words] = condition(node, mesh.byName.get(node.name));
+          const instance = mesh.byName.get(node.name);
+          const [[kind, words], shape] = [condition(node, instance), role(node, instance)];
           const own = mesh.links.filter(({ a, b }) => a === node.name || b === node.name).length;
-          return { name: node.name, kind: node.own ? `${kind} own` : kind, about: `${words}, ${count(own, "link")}` };
+          return {
+            name: node.name, kind: node.own ? `${kind} own` : kind, shape, isWrong: kind === "bad",
+            about: `${shape === "hop" ? shape : `${shape} node`}, ${words}, ${count(own, "link")}`,
+            x: node.x, y: node.y, parent: node.parent,
+          };
         }),
         mesh.links.map(one => ({ a: one.a, b: one.b, kind: linkKind(one), about: aboutLink(one) })));
       find();
@@ -207,24 +222,21 @@ export function linksView(route) {
   const table = new Table("Links", [
     { head: "Between", cell: one => nodeLink(one.a) },
     { head: "and", cell: one => nodeLink(one.b) },
-    { head: "State", cell: linkState },
+    { head: "State", cell: one => [linkState(one), one.since && [" ", ago(one.since)]] },
+    { head: "Why", wide: true, cell: one => one.reason },
     { head: "Round trip", cell: one => roundTrip(one.rtt) },
     { head: "Loss", cell: one => one.isKnown && percent(one.loss) },
     { head: "Cost", cell: one => one.cost },
     { head: "Transport", wide: true, cell: one => one.transport },
     { head: "Queued", wide: true, cell: one => one.isKnown && size(one.queued) },
     { head: "Dropped", wide: true, cell: one => one.isKnown && one.dropped },
-    { head: "There", wide: true, cell: one => one.there != null && size(one.there) },
-    { head: "Back", wide: true, cell: one => one.back != null && size(one.back) },
-    { head: "Asked", wide: true, cell: one => ago(one.asked) },
   ], one => JSON.stringify([one.a, one.b]));
-  const all = filtered(table, route, one => [one.a, one.b, one.transport]);
-  const rank = one => ["bad", "half", "ok"].indexOf(linkKind(one));
+  const all = filtered(table, route, one => [one.a, one.b, one.transport, linkKind(one)]);
   return {
     title: "Links",
     element: all.element,
-    hears: event => event.event.startsWith("link."),
-    load: async () => all.show((await list("links")).map(summary).sort((a, b) => rank(a) - rank(b))),
+    hears: event => /^(link|node)\./.test(event.event),
+    load: async () => all.show((await linksAndOutages())[0].map(summary).sort(worstFirst)),
   };
 }
 
@@ -236,78 +248,77 @@ export function nodesView(route) {
     { head: "Node", cell: one => [nodeLink(one.name), one.own && " (this node)"] },
     { head: "State", cell: one => state(one.words, one.kind) },
     { head: "Capacity", cell: used },
-    { head: "Jobs", cell: one => of(one)?.jobs_running > 0 && of(one).jobs_running },
+    { head: "Jobs", wide: true, cell: one => of(one)?.jobs_running > 0 && of(one).jobs_running },
     { head: "Groups", wide: true, cell: one => of(one) && names(of(one).groups, 3) },
     { head: "Way", wide: true, cell: way },
     { head: "Work types", wide: true, cell: one => names(one.work_types, 3) },
     { head: "Errors", wide: true, cell: one => of(one)?.errors.map(text => el("p", { class: "error" }, text)) },
-    ...(may("admin") && session.controller ? [{ head: "Change", cell: one => of(one) && ability(of(one)) }] : []),
+    ...(may("admin") && session.controller ? [
+      { head: "Certificate until", wide: true, cell: one => ending(one.ends) },
+      { head: "Change", cell: one => of(one) && ability(of(one)) }] : []),
   ], one => one.name);
+  const [joining, lost] = [enrolment(), el("div", { role: "status" })];
   const all = filtered(table, route, one => [one.name, one.words, ...one.work_types, ...(of(one)?.groups ?? [])]);
   return {
     title: "Nodes",
-    element: all.element,
+    element: el("div", {}, lost, joining.element, all.element),
     hears: aboutMesh,
     async load() {
-      const [nodes, byName] = await Promise.all([list("nodes"), instances()]);
+      const [nodes, byName, ends, told] =
+        await Promise.all([list("nodes"), instances(), joining.load(), get("outages")]);
+      refill(lost, causes(told));
+      const first = new Set(told.outages.flatMap(one => one.lost));
       const known = new Set(nodes.map(one => one.name));
-      // An instance may be away for longer than the mesh remembers it.
-      const gone = [...byName.keys()].filter(name => !known.has(name));
-      const away = gone.map(name => ({ name, reachable: false, work_types: [] }));
-      const rows = [...nodes, ...away].map(node => {
+      // A node may be away for longer than the mesh remembers it.
+      const gone = [...new Set([...byName.keys(), ...ends.keys()])].filter(name => !known.has(name));
+      const rows = [...nodes, ...gone.map(name => ({ name, reachable: false, work_types: [] }))].map(node => {
         const [kind, words] = condition(node, byName.get(node.name));
-        return { ...node, instance: byName.get(node.name), kind, words };
+        return { ...node, instance: byName.get(node.name), ends: ends.get(node.name), kind, words };
       });
-      const rank = one => ["bad", "warn", "off", "ok"].indexOf(one.kind);
+      const rank = one => (first.has(one.name) ? -1 : ["bad", "warn", "off", "ok"].indexOf(one.kind));
       all.show(rows.sort((a, b) => rank(a) - rank(b)));
     },
   };
 }
 
-export function groupsView() {
-  const group = one => [link(`#/jobs?group=${encodeURIComponent(one.name)}`, named(one.name)),
-    one.is_container_group && " (containers)"];
-  const members = one =>
-    one.is_container_group ? named(one.cluster ?? "") : names(one.members.map(member => member.name));
-  const table = new Table("Groups", [
-    { head: "Group", cell: group },
-    { head: "Capacity", cell: one => usage(one.consumed_capacity, one.capacity, `Used capacity of ${one.name}`) },
-    { head: "Jobs", cell: one => one.jobs_running },
-    { head: "Most jobs", wide: true, cell: one => one.max_concurrent_jobs || "none" },
-    { head: "Most forks", wide: true, cell: one => one.max_forks || "none" },
-    { head: "Instances", cell: members },
-  ], one => one.name);
-  return {
-    title: "Groups",
-    element: table.element,
-    hears: event => ["instance.state", "job.state"].includes(event.event),
-    load: async () => table.show((await get("groups")).groups),
+// What is wrong with this node, or with the one that the address names.
+export function doctorView(route) {
+  const node = route.name ?? session.node;
+  const [report, all] = [el("div"), el("datalist", { id: "all-nodes" })];
+  const wanted = el("input", { list: "all-nodes", required: true, value: node, autocomplete: "off" });
+  const choose = event => {
+    event.preventDefault();
+    location.hash = `#/doctor/${encodeURIComponent(wanted.value.trim())}`;
   };
-}
-
-export function doctorView() {
-  const report = el("div");
   const kinds = { error: "bad", warning: "warn", "not asked": "off" };
   const finding = one => el("li", {},
     el("h2", {}, state(one.severity, kinds[one.severity] ?? "warn"), " ", one.where && [named(one.where), ": "],
       el("bdi", {}, one.what)),
-    one.remedy && el("p", {}, "Remedy: ", one.remedy));
+    one.remedy && el("p", {}, "Remedy: ", el("bdi", {}, one.remedy)));
   async function examine() {
-    const { findings } = await get("doctor");
+    const { findings } = await get("doctor", { node: route.name }, EXAMINED);
     const order = Object.keys(kinds);
     findings.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
-    const sum = findings.length > 0 ? `${count(findings.length, "finding")} on ${session.node}.`
-      : `Nothing is wrong with ${session.node}.`;
-    fill(report, el("p", {}, `${sum} meshctl doctor NODE examines another one and the way there.`),
+    const sum = findings.length > 0 ? `${count(findings.length, "finding")} on ${node}.`
+      : `Nothing is wrong with ${node}.`;
+    fill(report, el("p", {}, `${sum} meshctl doctor NODE examines the way there as well.`),
       findings.length > 0 && el("ol", {}, findings.map(finding)));
     return sum;
   }
   return {
     title: "Doctor",
-    element: el("div", {}, el("p", { class: "actions" }, action("Examine again", examine)), report),
+    element: el("div", {}, searchForm(choose, field("Node", wanted), all, el("button", { type: "submit" }, "Examine"),
+      action("Again", examine)), report),
     hears: () => false,
     // Seconds: an examination looks at much.
     every: 600,
-    load: examine,
+    async load() {
+      if (report.childElementCount === 0) fill(report, el("p", {}, `${node} is being examined …`));
+      fill(all, (await list("nodes")).map(({ name }) => el("option", { value: name })));
+      await examine().catch(async error => {
+        fill(report, causeOf(await get("outages"), node));
+        throw error;
+      });
+    },
   };
 }

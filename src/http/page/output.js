@@ -1,11 +1,10 @@
 // What a job prints: finds the playbook's text in the runner's stream, and shows it in a box that it cannot leave.
 // Colours become classes, everything else that could command a screen is shown as a replacement character. The box
-// keeps the end of a long text. It does not know where bytes come from.
+// keeps the end of a long text, and leads from one failure in it to the next. It does not know where bytes come from.
 
-import { el, fill } from "./dom.js";
+import { count, el, fill } from "./dom.js";
+import { RunnerStream } from "./runner.js";
 
-// Longer lines of the stream are left out.
-const LONGEST_LINE = 4 << 20;
 // What the box keeps: lines, and letters, where a change of colour counts as several.
 const MOST_LINES = 5_000;
 const MOST_LETTERS = 1 << 20;
@@ -13,82 +12,38 @@ const LONGEST_SHOWN = 4_096;
 const SPAN = 32;
 // Empty lines that the runner cuts off the end of an event.
 const EMPTY_LINES = 2;
+// How ansible prints a failure, and what it prints below one that does not count.
+const FAILURE = /^(?:fatal|failed): \[|: (?:FAILED|UNREACHABLE)! =>|^ERROR! /;
+const IGNORED = "...ignoring";
 const COLOURS = /\x1b\[([0-9;:]{0,60})m/;
-const NEWLINE = 10;
-// What a zip in base64 has, and blanks between.
-const LETTERS = new Set(new TextEncoder().encode("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="));
-const BLANKS = new Set(new TextEncoder().encode(" \t\n\f\r"));
 
 // The runner's stream as text. Bytes may be cut anywhere.
 export class Playbook {
-  #decoder = new TextDecoder();
-  #text = "";
-  #length = 0;
-  #zip = 0;
+  #stream;
   #ended = null;
-  #isWithin;
 
-  // It may begin within a line, which is left out then.
-  constructor(isWithin = false) {
-    this.#isWithin = isWithin;
+  // Bytes come from this place on.
+  constructor(at = 0) {
+    this.#stream = new RunnerStream(at);
   }
 
-  // The text that more bytes bring.
+  // What more bytes bring: texts, each with the place in the stream where its line begins.
   push(bytes) {
-    let text = "";
-    for (let at = 0; at < bytes.length;) {
-      if (this.#zip > 0) {
-        at = this.#skip(bytes, at);
-        continue;
-      }
-      const end = bytes.indexOf(NEWLINE, at);
-      this.#keep(bytes.subarray(at, end < 0 ? bytes.length : end));
-      if (end < 0) break;
-      text += this.#line();
-      at = end + 1;
-    }
-    return text;
+    const texts = this.#stream.push(bytes).map(([at, line]) => [at, this.#text(line)]);
+    return texts.filter(([, text]) => text !== "");
   }
 
-  // Behind the part of a zip that begins here. What is no base64 ends it: an invented length hides nothing else.
-  #skip(bytes, at) {
-    for (; this.#zip > 0 && at < bytes.length; at++) {
-      if (LETTERS.has(bytes[at])) this.#zip -= 1;
-      else if (!BLANKS.has(bytes[at])) [this.#zip, at] = [0, at - 1];
-    }
-    return at;
-  }
-
-  #keep(part) {
-    this.#length += part.length;
-    this.#text = this.#length > LONGEST_LINE ? "" : this.#text + this.#decoder.decode(part, { stream: true });
-  }
-
-  #line() {
-    const [rest, isCut] = [this.#decoder.decode(), this.#isWithin || this.#length > LONGEST_LINE];
-    const line = isCut ? "" : this.#text + rest;
-    [this.#text, this.#length, this.#isWithin] = ["", 0, false];
-    try {
-      return this.#event(JSON.parse(line));
-    } catch {
-      // The runner itself has failed, and says so in words.
-      return line === "" ? "" : `${line}\n`;
-    }
-  }
-
-  #event(event) {
-    if (typeof event.status === "string") {
-      const again = event.status === "starting" && this.#ended !== null ? `\n(${this.#ended}: it starts again)\n` : "";
-      this.#ended = event.status === "starting" ? null : (event.job_explanation ?? this.#ended);
+  #text(line) {
+    // The runner itself has failed, and says so in words.
+    if (typeof line === "string") return `${line}\n`;
+    if (typeof line.status === "string") {
+      const again = line.status === "starting" && this.#ended !== null ? `\n(${this.#ended}: it starts again)\n` : "";
+      this.#ended = line.status === "starting" ? null : (line.job_explanation ?? this.#ended);
       return again;
     }
-    if (Number.isSafeInteger(event.zipfile) && event.zipfile > 0) {
-      this.#zip = Math.ceil(event.zipfile / 3) * 4;
-      return "";
-    }
-    if (event.event === "keepalive" || typeof event.stdout !== "string") return "";
-    const text = event.stdout === "" ? "" : `${event.stdout}\n`;
-    const missing = (event.end_line || 0) - (event.start_line || 0) - text.split("\n").length + 1;
+    if (line.event === "keepalive" || typeof line.stdout !== "string") return "";
+    const text = line.stdout === "" ? "" : `${line.stdout}\n`;
+    const missing = (line.end_line || 0) - (line.start_line || 0) - text.split("\n").length + 1;
     return text + "\n".repeat(Math.min(Math.max(missing, 0), EMPTY_LINES));
   }
 }
@@ -98,20 +53,29 @@ export class Screen {
   #lines = [];
   #letters = 0;
   #dropped = 0;
+  #made = 0;
   #colour = "";
   #isBold = false;
-  #open = "";
+  #here = null;
   #said = "";
+  #playbook = null;
 
   constructor(where) {
     this.box = el("pre", { class: "screen", role: "region", tabindex: 0, "aria-label": "Output" });
     this.note = el("p", { class: "note" });
     this.tail = el("input", { type: "checkbox", checked: true });
     this.where = where;
+    this.count = el("output");
+    const [before, after] = [["Previous error", -1], ["Next error", 1]].map(([words, way]) =>
+      el("button", { type: "button", onclick: () => this.step(way) }, words));
+    this.errors = el("span", { class: "actions", hidden: true }, before, after, this.count);
     const tail = el("label", { class: "check" }, this.tail, "Keep the end in sight");
-    this.element = el("div", {}, tail, this.box, this.note);
+    const tools = el("div", { class: "actions" }, tail, this.errors);
+    this.element = el("div", { class: "printed" }, tools, this.box, this.note);
     const isAtEnd = () => this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 4;
     this.box.addEventListener("scroll", () => { this.tail.checked = isAtEnd(); });
+    // What is below the box takes room from it later than its end was shown.
+    new ResizeObserver(() => this.#showEnd()).observe(this.box);
     this.say();
   }
 
@@ -123,16 +87,21 @@ export class Screen {
     fill(this.note, text, " ", dropped, whole);
   }
 
-  push(text) {
-    const lines = (this.#open + text).split("\n");
-    this.#open = lines.pop().slice(0, LONGEST_SHOWN);
+  // Bytes of the stream come from this place on.
+  begin(at) {
+    this.#playbook = new Playbook(at);
+  }
+
+  // Shows more bytes of the stream.
+  push(bytes) {
+    const lines = this.#playbook.push(bytes).flatMap(([at, text]) =>
+      text.replace(/\n$/, "").split("\n").map(line => [at, line]));
     const dropped = this.#dropped;
     const surplus = Math.max(lines.length - MOST_LINES, 0);
     this.#dropped += surplus;
     // Colours last beyond a line, so those that are dropped are read all the same.
-    for (const line of lines.slice(0, surplus)) this.#parts(line);
-    const made = lines.slice(surplus).map(line => this.#make(line));
-    this.box.append(...made);
+    for (const [, line] of lines.slice(0, surplus)) this.#parts(line);
+    this.box.append(...lines.slice(surplus).map(([at, line]) => this.#make(at, line)));
     while (this.#lines.length > MOST_LINES || this.#letters > MOST_LETTERS) {
       const { element, letters } = this.#lines.shift();
       element.remove();
@@ -140,7 +109,52 @@ export class Screen {
       this.#dropped += 1;
     }
     if (this.#dropped !== dropped) this.say();
+    this.#countErrors();
+    this.#showEnd();
+  }
+
+  #showEnd() {
     if (this.tail.checked) this.box.scrollTop = this.box.scrollHeight;
+  }
+
+  #failures() {
+    return this.#lines.filter(line => line.isFailure);
+  }
+
+  #countErrors() {
+    const all = this.#failures();
+    this.errors.hidden = all.length === 0;
+    const at = all.indexOf(this.#here) + 1;
+    fill(this.count, at > 0 ? `${at} of ${count(all.length, "error")}` : count(all.length, "error"));
+  }
+
+  // Goes to the next failure (way 1) or the previous one (way -1), and from the last to the first. Returns false if
+  // there is none.
+  step(way) {
+    const [all, from] = [this.#failures(), this.#here?.number];
+    const next = way > 0 ? all.find(one => one.number > (from ?? -1)) ?? all[0]
+      : all.findLast(one => one.number < (from ?? Infinity)) ?? all.at(-1);
+    if (next) this.#go(next);
+    return next !== undefined;
+  }
+
+  // Goes to what stands at a place of the stream. Says whether it is here.
+  reach(place) {
+    const at = this.#lines.findLast(line => line.at <= place)?.at;
+    const found = this.#lines.filter(line => line.at === at);
+    if (found.length > 0) this.#go(found.find(line => line.isFailure) ?? found[0]);
+    return found.length > 0;
+  }
+
+  // Shows a line in the upper part of the box, so that what follows is to be read.
+  #go(line) {
+    this.#here?.element.classList.remove("here");
+    this.#here = line;
+    line.element.classList.add("here");
+    this.tail.checked = false;
+    const [top, edge] = [line.element, this.box].map(one => one.getBoundingClientRect().top);
+    this.box.scrollTop += top - edge - this.box.clientHeight / 4;
+    this.#countErrors();
   }
 
   // A line as [class, text]; the colours at its end are those of the next one.
@@ -155,12 +169,15 @@ export class Screen {
     return parts;
   }
 
-  #make(line) {
-    const parts = this.#parts(line);
+  #make(at, text) {
+    const parts = this.#parts(text);
+    const plain = parts.map(([, part]) => part).join("");
+    if (plain === IGNORED && this.#lines.length > 0) this.#lines.at(-1).isFailure = false;
     const element = el("span", { class: "line" },
-      parts.map(([style, text]) => (style === "" ? text : el("span", { class: style }, text))), "\n");
-    const letters = parts.reduce((sum, [, text]) => sum + text.length + SPAN, SPAN);
-    this.#lines.push({ element, letters });
+      parts.map(([style, part]) => (style === "" ? part : el("span", { class: style }, part))), "\n");
+    const letters = parts.reduce((sum, [, part]) => sum + part.length + SPAN, SPAN);
+    this.#lines.push({ element, letters, at, number: this.#made, isFailure: FAILURE.test(plain) });
+    this.#made += 1;
     this.#letters += letters;
     return element;
   }
@@ -181,10 +198,4 @@ export class Screen {
       }
     }
   }
-
-  // What is left at the end of the stream.
-  finish() {
-    if (this.#open !== "") this.push("\n");
-  }
 }
-

@@ -1,288 +1,353 @@
-// The picture of the mesh: where each node stands, and how one walks there by keyboard. The layout is that of
-// src/cli/graph/layout.rs: cells of a grid, one node in each, and who stood somewhere stays there, whatever its links
-// do. It asks nobody; what a node is comes in, and which one was chosen goes out.
+// The picture of the mesh: nodes stand where the node that serves the page says, leaves fold into their hop where there
+// are many, and one walks, zooms and moves by mouse or keyboard. It asks nobody; what a node is comes in, and which one
+// was chosen goes out.
 
-import { el, fill, shown, svg } from "./dom.js";
+import { count, el, fill, shown, svg } from "./dom.js";
+import { LABEL, LEFT, LETTER, LINE, RIGHT, arrange, label, shortening } from "./labels.js";
 
-const [WIDTH, HEIGHT, COLUMNS, ROWS] = [1600, 1000, 12, 17];
-// Up to so many nodes stand in every second cell.
-const SPARSE = 40;
-const LABEL = 20;
-// Pixels of a cell on the screen: at least what a label needs.
-const DENSE_CELL = { width: [128, 140], height: [42, 60], label: 122, below: 17 };
-const SPARSE_CELL = { width: [86, 120], height: [36, 56], label: 164, below: 22 };
-// Places that are kept in the browser.
-const MOST_PLACES = 2000;
+// From so many nodes on leaves fold into their hop; up to so many, names of leaves are level.
+const FOLDED = 60;
+const LEVEL = 14;
+// Points of the screen around the outermost nodes.
+const MARGIN = 48;
+// How much wider than high the places of nodes are, and the most by which a high screen draws them higher.
+const [WIDE, HIGHEST] = [1.4, 2.2];
+// A point of the picture is at most so many of the screen, and at least. Names of leaves need so many each.
+const [LARGEST, SMALLEST, READABLE] = [1.4, 0.02, 12];
+const STEP = 1.3;
+// Points of the screen that a click may move.
+const CLICK = 4;
 // Milliseconds for which a node that is gone is still shown.
 const REMEMBERED = 600_000;
-
-const middle = ([row, column]) => [
-  Math.floor(((2 * column + 1) * WIDTH) / (2 * COLUMNS)),
-  Math.floor(((2 * row + 1) * HEIGHT) / (2 * ROWS)),
-];
-
-function distance(one, other) {
-  const [[x, y], [a, b]] = [middle(one), middle(other)];
-  return Math.hypot(x - a, y - b);
-}
-
-// Whether a cell is on the line between two, or at an end of it.
-const isOnLine = ([row, column], [[r, c], [s, d]]) =>
-  (row - r) * (d - c) === (column - c) * (s - r) && (row - r) * (row - s) <= 0 && (column - c) * (column - d) <= 0;
+const SHAPES = {
+  execution: "M0,-6A6,6 0 1,1 0,6A6,6 0 1,1 0,-6Z", control: "M-6,-6H6V6H-6Z", hop: "M0,-8L8,0L0,8L-8,0Z",
+};
 
 const inOrder = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-// Places for the nodes of a mesh, as [row, column] by name. Links are [name, name].
-export function layout(nodes, links, before) {
-  const names = [...nodes].sort(inOrder);
-  const neighbours = new Map(names.map(name => [name, new Set()]));
-  for (const [one, other] of links) {
-    if (one === other || !neighbours.has(one) || !neighbours.has(other)) continue;
-    neighbours.get(one).add(other);
-    neighbours.get(other).add(one);
-  }
-  const places = new Map([...before].filter(([name]) => neighbours.has(name)));
-  const taken = new Set([...places.values()].map(String));
-  const rows = Math.max(ROWS, Math.floor(names.length / COLUMNS) + 1);
-  const cells = Array.from({ length: rows * COLUMNS }, (_, at) => [Math.floor(at / COLUMNS), at % COLUMNS]);
-  const free = step => cells.filter(cell => cell.every(at => at % step === 0) && !taken.has(String(cell)));
-  const [centre, isSparse] = [[Math.floor(ROWS / 2), Math.floor(COLUMNS / 2)], names.length <= SPARSE];
-  for (let name = next(neighbours, places); name !== undefined; name = next(neighbours, places)) {
-    const placed = [...neighbours.get(name)].sort(inOrder).filter(other => places.has(other));
-    const near = placed.length > 0 ? placed.map(other => places.get(other)) : [centre];
-    const lines = [...links].map(ends => ends.map(end => places.get(end))).filter(ends => ends.every(Boolean));
-    const behind = (cell, end) => [...places.values()].filter(other => isOnLine(other, [cell, end])).length;
-    // A link through somebody else's node would be read as two.
-    const hidden = cell =>
-      isSparse && near.reduce((sum, end) => sum + behind(cell, end), lines.filter(line => isOnLine(cell, line)).length);
-    // The middle draws a little, so that what has one neighbour does not stand at the edge.
-    const cost = cell =>
-      near.reduce((sum, end) => sum + distance(cell, end), 0) + distance(cell, centre) / 4 + hidden(cell) * WIDTH;
-    const choices = (isSparse ? [2, 1] : [1]).map(free).find(some => some.length > 0);
-    const best = choices.map(cell => [cost(cell), cell]).reduce((a, b) => (b[0] < a[0] ? b : a))[1];
-    taken.add(String(best));
-    places.set(name, best);
-  }
-  return places;
-}
-
-// Who is placed next: most of its links lead to nodes that are placed; then the one with most links, then by name.
-function next(neighbours, places) {
-  let [best, rank] = [undefined, []];
-  for (const [name, others] of neighbours) {
-    if (places.has(name)) continue;
-    const own = [[...others].filter(other => places.has(other)).length, others.size];
-    if (best === undefined || own[0] > rank[0] || (own[0] === rank[0] && own[1] > rank[1])) [best, rank] = [name, own];
-  }
-  return best;
-}
-
-// A name as a label.
-export function label(name) {
-  const letters = [...shown(name)];
-  return letters.length > LABEL ? `${letters.slice(0, LABEL - 1).join("")}…` : letters.join("");
-}
-
-// Places that this browser has kept; what is no place any more is dropped.
-function kept(key) {
-  let saved = [];
-  try {
-    saved = Object.entries(JSON.parse(localStorage.getItem(key)) ?? {});
-  } catch {
-    // Nothing is kept, or something else.
-  }
-  const taken = new Set();
-  const isPlace = ([, cell]) => {
-    const isCell = Array.isArray(cell) && cell.length === 2 && cell.every(Number.isInteger);
-    const isInside = isCell && Math.min(...cell) >= 0 && cell[0] < MOST_PLACES && cell[1] < COLUMNS;
-    return isInside && !taken.has(String(cell)) && taken.add(String(cell));
-  };
-  return new Map(saved.filter(isPlace));
-}
-
-// The picture. A node is {name, kind, about}, a link {a, b, kind, about}; kinds are classes.
+// The picture. A node is {name, kind, shape, isWrong, about, x, y, parent}, a link {a, b, kind, about}; kinds are
+// classes.
 export class Picture {
+  #all = new Map();
   #nodes = new Map();
   #links = new Map();
+  #told = [];
+  #short = label;
   #seen = new Map();
+  #open = new Set();
+  #found = null;
+  #chosen = null;
   #current = null;
-  #box = null;
+  // The middle and the scale, if somebody has chosen one.
+  #view = null;
+  #scale = 1;
+  #drag = null;
 
   constructor(own, choose) {
     this.own = own;
-    this.key = `meshd.places.${own}`;
-    this.places = kept(this.key);
     this.choose = choose;
     this.lines = svg("g");
     this.marks = svg("g");
-    const about = { role: "group", "aria-label": "Nodes; arrow keys go from one to the next" };
-    this.drawing = svg("svg", about, this.lines, this.marks);
-    this.drawing.addEventListener("keydown", event => this.#press(event));
+    const words = "Nodes; arrow keys go from one to the next, + and - zoom, 0 fits all";
+    this.drawing = svg("svg", { role: "group", "aria-label": words }, this.lines, this.marks);
+    for (const kind of ["keydown", "wheel", "pointerdown", "pointermove", "pointerup", "pointercancel"]) {
+      this.drawing.addEventListener(kind, event => this.#on(event), { passive: false });
+    }
     this.element = el("div", { id: "picture" }, this.drawing);
-    const observer = new ResizeObserver(() => this.#draw());
+    const tool = (name, words, press) =>
+      el("button", { type: "button", "aria-label": words, title: words, onclick: press }, name);
+    this.folds = el("button", { type: "button", hidden: true, onclick: () => this.#foldAll() });
+    this.tools = el("span", { class: "actions" }, tool("+", "Zoom in", () => this.#zoom(1 / STEP)),
+      tool("−", "Zoom out", () => this.#zoom(STEP)), tool("Fit", "Fit all", () => this.#fit()), this.folds);
+    const observer = new ResizeObserver(() => this.#redo());
     observer.observe(this.element);
     this.close = () => observer.disconnect();
   }
 
   show(nodes, links) {
-    const [now, before] = [Date.now(), this.places];
+    const now = Date.now();
     for (const node of nodes) this.#seen.set(node.name, { node, at: now });
     for (const [name, { at }] of this.#seen) if (now - at > REMEMBERED) this.#seen.delete(name);
     const all = [...this.#seen.values()].map(({ node, at }) =>
-      at === now ? node : { ...node, kind: "lost", about: "lost" });
-    all.sort((a, b) => inOrder(a.name, b.name));
-    this.places = layout(all.map(node => node.name), links.map(({ a, b }) => [a, b]), before);
-    // Who comes back finds its place, unless another one stands there.
-    const taken = new Set([...this.places.values()].map(String));
-    for (const [name, cell] of before) {
-      if (!this.places.has(name) && !taken.has(String(cell))) this.places.set(name, cell);
+      at === now ? node : { ...node, kind: "lost", isWrong: true, about: "lost" });
+    this.#all = new Map(all.map(node => [node.name, { ...node, told: node.y, leaves: [] }]));
+    const hops = new Set(all.map(node => node.parent));
+    for (const node of this.#all.values()) {
+      node.isLeaf = node.parent != null && !hops.has(node.name);
+      if (node.isLeaf) this.#all.get(node.parent)?.leaves.push(node);
     }
-    this.#save();
-    this.#nodes = keyed(this.#nodes, all, node => node.name, () => this.#mark(), this.marks);
-    const drawn = links.filter(({ a, b }) => this.#nodes.has(a) && this.#nodes.has(b));
-    const [key, line] = [({ a, b }) => JSON.stringify([a, b]), () => svg("line", {}, svg("title"))];
-    this.#links = keyed(this.#links, drawn, key, line, this.lines);
-    for (const { element, value } of this.#links.values()) {
-      element.setAttribute("class", value.kind);
-      fill(element.firstChild, `${value.a} – ${value.b}: ${value.about}`);
-    }
-    this.#draw();
+    this.#short = shortening([...this.#all.keys()]);
+    this.#told = links;
+    this.#redo();
   }
 
-  #save() {
-    try {
-      localStorage.setItem(this.key, JSON.stringify(Object.fromEntries([...this.places].slice(0, MOST_PLACES))));
-    } catch {
-      // A browser that keeps nothing: the places are those of this tab.
+  get #folds() {
+    return this.#all.size >= FOLDED;
+  }
+
+  #isFolded(node) {
+    return this.#folds && node.leaves.length > 0 && !this.#open.has(node.name);
+  }
+
+  // Leaves within a fold are hidden, unless somebody looks for them.
+  #isShown({ name, parent, isLeaf }) {
+    const hop = isLeaf && this.#all.get(parent);
+    const isFound = this.#found?.size < FOLDED && this.#found.has(name);
+    return !hop || !this.#isFolded(hop) || name === this.#chosen || isFound;
+  }
+
+  // Makes the elements of what is to be seen.
+  #redo() {
+    const room = this.element.getBoundingClientRect();
+    const stretch = Math.min(Math.max((room.height / Math.max(room.width, 1)) * WIDE, 1), HIGHEST);
+    for (const node of this.#all.values()) node.y = node.told * stretch;
+    const angle = ({ x, y }) => Math.atan2(y, x);
+    const nodes = [...this.#all.values()].filter(node => this.#isShown(node));
+    nodes.sort((a, b) => angle(a) - angle(b) || Math.hypot(a.x, a.y) - Math.hypot(b.x, b.y) || inOrder(a.name, b.name));
+    this.#nodes = keyed(this.#nodes, nodes, node => node.name, () => this.#mark(), this.marks);
+    const drawn = this.#told.filter(({ a, b }) => this.#nodes.has(a) && this.#nodes.has(b));
+    const [key, line] = [({ a, b }) => JSON.stringify([a, b]), () => svg("line", {}, svg("title"))];
+    this.#links = keyed(this.#links, drawn, key, line, this.lines);
+    for (const entry of this.#links.values()) {
+      const { element, value } = entry;
+      const [from, to] = [this.#all.get(value.a), this.#all.get(value.b)];
+      entry.line = [from.x, from.y, to.x, to.y];
+      ["x1", "y1", "x2", "y2"].forEach((name, at) => element.setAttribute(name, entry.line[at]));
+      element.setAttribute("class", `${value.kind}${this.#isDim(value.a) && this.#isDim(value.b) ? " dim" : ""}`);
+      const title = `${value.a} – ${value.b}: ${value.about}`;
+      if (isNews(entry, title)) fill(element.firstChild, title);
     }
+    for (const entry of this.#nodes.values()) this.#fillNode(entry);
+    this.folds.hidden = !this.#folds;
+    fill(this.folds, this.#open.size > 0 ? "Fold all" : "Unfold all");
+    this.#draw(room);
+  }
+
+  #isDim(name) {
+    return this.#found !== null && !this.#found.has(name);
   }
 
   #mark() {
-    return svg("g", { role: "button", tabindex: -1, onclick: event => this.choose(event.currentTarget.dataset.name) },
-      svg("title"), svg("circle", { r: 6 }), svg("text", { "text-anchor": "middle" }));
+    const press = event => this.#press(event.currentTarget.dataset.name);
+    return svg("g", { role: "button", tabindex: -1, onclick: press }, svg("title"), svg("path"),
+      svg("text", {}, svg("tspan"), svg("tspan", { "font-size": 0 }, " "), svg("tspan", { dy: "1.25em" })));
   }
 
-  // Positions, by the cells and the room that there is. The box of cells that is drawn only grows.
-  #draw() {
-    const cells = [...this.#nodes.keys()].map(name => this.places.get(name));
-    if (cells.length === 0) return;
-    const box = this.#box ?? { rows: [Infinity, 0], columns: [Infinity, 0] };
-    for (const [row, column] of cells) {
-      box.rows = [Math.min(box.rows[0], row), Math.max(box.rows[1], row)];
-      box.columns = [Math.min(box.columns[0], column), Math.max(box.columns[1], column)];
-    }
-    this.#box = box;
-    const isSparse = cells.every(cell => cell.every(at => at % 2 === 0));
-    const cell = isSparse ? SPARSE_CELL : DENSE_CELL;
-    const room = this.element.getBoundingClientRect();
-    // A label at the edge of a sparse picture needs half of the free cell beside it.
-    const columns = isSparse ? [box.columns[0] - 0.5, box.columns[1] + 0.5] : box.columns;
-    const isFirst = !this.drawing.hasAttribute("class");
-    const [width, side] = spread(columns, room.width, cell.width);
-    const left = isSparse ? side + width / 2 : side;
-    const [height, top] = spread(box.rows, Math.max(window.innerHeight - room.top - 90, 0), cell.height);
-    this.drawing.setAttribute("class", isSparse ? "sparse" : "dense");
-    this.drawing.setAttribute("width", 2 * left + (box.columns[1] - box.columns[0]) * width);
-    this.drawing.setAttribute("height", 2 * top + (box.rows[1] - box.rows[0]) * height + cell.below / 2);
-    const at = name => {
-      const [row, column] = this.places.get(name);
-      return [left + (column - box.columns[0]) * width, top + (row - box.rows[0]) * height];
-    };
-    for (const { element, value } of this.#links.values()) {
-      const [[x1, y1], [x2, y2]] = [at(value.a), at(value.b)];
-      for (const [key, number] of Object.entries({ x1, y1, x2, y2 })) element.setAttribute(key, number);
-    }
-    for (const [name, { element, value }] of this.#nodes) this.#drawNode(element, name, value, at(name), cell);
+  // The middle and the scale that have all nodes in the picture.
+  #whole({ width, height }) {
+    const nodes = [...this.#nodes.values()].map(({ value }) => value);
+    const range = key => [Math.min(...nodes.map(node => node[key])), Math.max(...nodes.map(node => node[key]))];
+    const [[left, right], [top, bottom]] = [range("x"), range("y")];
+    const within = (side, above) =>
+      Math.max((right - left) / (width - 2 * side), (bottom - top) / (height - 2 * above), 1 / LARGEST);
+    const hasLeaves = nodes.some(node => node.isLeaf);
+    const names = hasLeaves ? LABEL * LETTER : (LABEL * LETTER) / 2;
+    const named = within(Math.min(names + MARGIN / 2, width / 4), this.#isLevel ? MARGIN : Math.min(names, height / 4));
+    const isNear = names + MARGIN / 2 <= width / 4 && this.#isReadable(named);
+    const scale = isNear ? named : within(Math.min((LABEL * LETTER) / 2, width / 10), MARGIN);
+    return { x: (left + right) / 2, y: (top + bottom) / 2, scale, isNear };
+  }
+
+  // Whether names of leaves do not cover each other.
+  #isReadable(scale) {
+    const leaves = [...this.#nodes.values()].map(({ value }) => value).filter(node => node.isLeaf);
+    const gap = ({ x, y }, at) => Math.hypot(x - leaves.at(at - 1).x, y - leaves.at(at - 1).y);
+    return this.#isLevel || leaves.length < 2 || Math.min(...leaves.map(gap)) / scale >= READABLE;
+  }
+
+  get #isLevel() {
+    return this.#nodes.size <= LEVEL;
+  }
+
+  // To measure the room lays out what has changed, which takes as long as to draw it.
+  #draw(room = this.element.getBoundingClientRect()) {
+    if (this.#nodes.size === 0 || room.width === 0) return;
+    const { x, y, scale, isNear } = this.#view ?? this.#whole(room);
+    this.#scale = scale;
+    const [width, height] = [room.width * scale, room.height * scale];
+    this.drawing.setAttribute("viewBox", `${x - width / 2} ${y - height / 2} ${width} ${height}`);
+    this.drawing.setAttribute("class", this.#isLevel || (isNear ?? this.#isReadable(scale)) ? "near" : "far");
     if (!this.#nodes.has(this.#current)) {
       this.#current = this.#nodes.has(this.own) ? this.own : this.#nodes.keys().next().value;
     }
-    if (isFirst) this.element.scrollLeft = at(this.#current)[0] - room.width / 2;
-    this.#nodes.get(this.#current).element.setAttribute("tabindex", 0);
+    const level = ({ value }) => !value.isLeaf || this.#isLevel;
+    const names = [...this.#nodes.values()].filter(level).map(({ value }) =>
+      ({ node: value, text: this.#short(value.name), isFolded: this.#isFolded(value) }));
+    arrange(names, [...this.#nodes.values()].map(({ value }) => value), [...this.#links.values()].map(one => one.line),
+      scale, { left: x - width / 2, right: x + width / 2 });
+    for (const { element, value } of this.#nodes.values()) this.#placeNode(element, value);
   }
 
-  #drawNode(element, name, { kind, about }, [x, y], cell) {
-    const [title, , text] = element.children;
-    element.setAttribute("transform", `translate(${x} ${y})`);
-    element.setAttribute("class", `${kind}${element.classList.contains("dim") ? " dim" : ""}`);
-    element.setAttribute("aria-label", shown(`${name}: ${about}`));
-    fill(title, `${name}: ${about}`);
-    text.setAttribute("y", cell.below);
-    if (element.dataset.name === name && element.dataset.label === String(cell.label)) return;
-    [element.dataset.name, element.dataset.label] = [name, cell.label];
-    fill(text, label(name));
+  // What is to be read of a node.
+  #fillNode(entry) {
+    const { element, value: { name, kind, shape, about, leaves, isLeaf } } = entry;
+    const isFolded = this.#isFolded(entry.value);
+    const wrong = leaves.filter(leaf => leaf.isWrong).length;
+    const within = isFolded ? `${count(leaves.length, "node")}${wrong > 0 ? `, ${wrong} wrong` : ""}` : "";
+    const [short, isDim] = [this.#short(name), this.#isDim(name)];
+    if (!isNews(entry, [short, kind, shape, about, within, wrong, isLeaf, isDim].join("\n"))) return;
+    const [title, mark, text] = element.children;
+    const classes = [kind, isLeaf && "leaf", isFolded && "folded", wrong > 0 && "ill", isDim && "dim"];
+    element.setAttribute("class", classes.filter(Boolean).join(" "));
+    const told = `${name}: ${about}`;
+    element.setAttribute("aria-label", shown(within ? `${short} ${within} behind it; ${told}` : told));
+    fill(title, within ? `${told}; ${within} behind it` : told);
+    mark.setAttribute("d", SHAPES[shape]);
+    mark.setAttribute("transform", isFolded ? "scale(1.6)" : "scale(1)");
+    element.dataset.name = name;
+    fill(text.children[0], short);
+    fill(text.lastChild, within);
     text.removeAttribute("textLength");
-    // Letters of some scripts are wider than those for which a cell has room.
-    if (text.getComputedTextLength() > cell.label) {
-      text.setAttribute("textLength", cell.label);
-      text.setAttribute("lengthAdjust", "spacingAndGlyphs");
-    }
+    // Letters of some scripts are wider than those for which there is room.
+    if ([...short].some(letter => letter > "\u024f")) text.setAttribute("textLength", [...short].length * LETTER);
+    text.setAttribute("lengthAdjust", "spacingAndGlyphs");
   }
 
-  // Dims all but the nodes whose name has the text, and returns the names of these.
+  // Marks and names have the same size on the screen, whatever the scale is.
+  #placeNode(element, node) {
+    const { name, x, y, isLeaf } = node;
+    element.setAttribute("transform", `translate(${x} ${y}) scale(${this.#scale})`);
+    element.classList.toggle("crowded", Boolean(node.isCrowded) && (!isLeaf || this.#isLevel));
+    element.setAttribute("aria-current", name === this.#chosen);
+    element.setAttribute("tabindex", name === this.#current ? 0 : -1);
+    this.#place(element.children[2], node, this.#isFolded(node));
+  }
+
+  // Names of leaves stand outside of the ring, in the direction of their link; others are level.
+  #place(text, { x, y, isLeaf, side }, isFolded) {
+    const isLeft = x < -1;
+    const angle = (Math.atan2(y, x) * 180) / Math.PI + (isLeft ? 180 : 0);
+    const isTurned = isLeaf && !this.#isLevel;
+    const one = isTurned ? (isLeft ? LEFT : RIGHT) : side;
+    text.setAttribute("text-anchor", one.anchor);
+    text.setAttribute("y", one.y - (isFolded ? one.lift * LINE : 0));
+    for (const part of text.children) part.setAttribute("x", one.x);
+    text.setAttribute("transform", isTurned ? `rotate(${angle.toFixed(1)})` : "");
+  }
+
+  // A fold opens, and closes when it is chosen again.
+  #press(name) {
+    const node = this.#all.get(name);
+    if (this.#folds && node.leaves.length > 0) {
+      if (this.#open.has(name)) this.#open.delete(name);
+      else this.#open.add(name);
+      this.#redo();
+    }
+    this.choose(name);
+  }
+
+  #foldAll() {
+    const hops = [...this.#all.values()].filter(node => node.leaves.length > 0).map(node => node.name);
+    this.#open = new Set(this.#open.size > 0 ? [] : hops);
+    this.#view = null;
+    this.#redo();
+  }
+
+  #fit() {
+    this.#view = null;
+    this.#draw();
+  }
+
+  // Zooms around a point of the picture, or around its middle.
+  #zoom(factor, around) {
+    const old = this.#view ?? this.#whole(this.element.getBoundingClientRect());
+    const scale = Math.min(Math.max(old.scale * factor, SMALLEST), 1 / SMALLEST);
+    const at = around ?? old;
+    const moved = key => at[key] + ((old[key] - at[key]) * scale) / old.scale;
+    this.#view = { x: moved("x"), y: moved("y"), scale };
+    this.#draw();
+  }
+
+  #move(x, y) {
+    const old = this.#view ?? this.#whole(this.element.getBoundingClientRect());
+    this.#view = { x: old.x + x * old.scale, y: old.y + y * old.scale, scale: old.scale };
+    this.#draw();
+  }
+
+  #on(event) {
+    const { type, clientX, clientY, deltaY } = event;
+    if (type === "keydown") return this.#key(event);
+    if (type === "wheel") {
+      event.preventDefault();
+      const { x, y } = new DOMPoint(clientX, clientY).matrixTransform(this.drawing.getScreenCTM().inverse());
+      return this.#zoom(deltaY > 0 ? STEP : 1 / STEP, { x, y });
+    }
+    if (type === "pointerdown") this.#drag = { x: clientX, y: clientY, isMoved: false };
+    else if (type !== "pointermove") this.#drag = null;
+    if (type !== "pointermove" || !this.#drag) return null;
+    const [x, y] = [this.#drag.x - clientX, this.#drag.y - clientY];
+    if (!this.#drag.isMoved && Math.hypot(x, y) < CLICK) return null;
+    // From now on the pointer is the picture's, and no node is clicked at the end.
+    if (!this.#drag.isMoved) this.drawing.setPointerCapture(event.pointerId);
+    this.#drag = { x: clientX, y: clientY, isMoved: true };
+    return this.#move(x, y);
+  }
+
+  // Dims all but the nodes whose name has the text, shows them if they are few, and returns their names.
   search(text) {
-    const found = [...this.#nodes.keys()].filter(name => name.toLowerCase().includes(text.toLowerCase()));
-    for (const [name, { element }] of this.#nodes) element.classList.toggle("dim", !found.includes(name));
+    const found = [...this.#all.keys()].filter(name => name.toLowerCase().includes(text.toLowerCase()));
+    this.#found = text === "" ? null : new Set(found);
+    this.#redo();
     return found;
   }
 
   // Shows which one was chosen, or that none is.
   mark(chosen) {
-    for (const [name, { element }] of this.#nodes) element.setAttribute("aria-current", name === chosen);
+    if (this.#chosen === chosen) return;
+    this.#chosen = chosen;
+    this.#redo();
   }
 
   focus(name) {
-    const [former, one] = [this.#nodes.get(this.#current), this.#nodes.get(name)];
-    if (!one) return;
-    former?.element.setAttribute("tabindex", -1);
-    one.element.setAttribute("tabindex", 0);
+    if (!this.#nodes.has(name)) return;
     this.#current = name;
-    one.element.focus();
-    one.element.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const { element, value } = this.#nodes.get(name);
+    this.#draw();
+    element.focus({ preventScroll: true });
+    const [edge, box] = [this.element, element.children[1]].map(one => one.getBoundingClientRect());
+    const isSeen = box.left >= edge.left && box.right <= edge.right && box.top >= edge.top && box.bottom <= edge.bottom;
+    if (!isSeen) {
+      this.#view = { ...value, scale: this.#scale };
+      this.#draw();
+    }
   }
 
-  // Where a node stands in the picture, from 0 at its left to 1 at its right.
-  side(name) {
-    const [first, last] = this.#box?.columns ?? [0, 0];
-    return this.places.has(name) ? (this.places.get(name)[1] - first) / Math.max(last - first, 1) : 0;
-  }
-
-  #press(event) {
+  #key(event) {
     const name = event.target.dataset.name;
     const ways = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
     const names = [...this.#nodes.keys()];
-    if (event.key === "Enter" || event.key === " ") this.choose(name);
+    if (event.key === "Enter" || event.key === " ") this.#press(name);
     else if (event.key === "Home" || event.key === "End") this.focus(names.at(event.key === "Home" ? 0 : -1));
+    else if (event.key === "+" || event.key === "-") this.#zoom(event.key === "+" ? 1 / STEP : STEP);
+    else if (event.key === "0") this.#fit();
     else if (event.key in ways) this.focus(this.#neighbour(name, ways[event.key]));
     else return;
     event.preventDefault();
   }
 
-  // Left and right go through all nodes, row by row; up and down to the nearest one there.
+  // Left and right go through all nodes, around the middle; up and down to the nearest one there.
   #neighbour(name, [down, right]) {
-    const place = other => this.places.get(other);
-    if (right !== 0) {
-      const names = [...this.#nodes.keys()].sort((a, b) => place(a)[0] - place(b)[0] || place(a)[1] - place(b)[1]);
-      return names.at((names.indexOf(name) + right) % names.length);
-    }
-    const [row, column] = place(name);
-    const cost = other => (place(other)[0] - row) * down + 2 * Math.abs(place(other)[1] - column);
-    const others = [...this.#nodes.keys()].filter(other => (place(other)[0] - row) * down > 0);
+    const names = [...this.#nodes.keys()];
+    if (right !== 0) return names.at((names.indexOf(name) + right) % names.length);
+    const at = other => this.#all.get(other);
+    const cost = other => (at(other).y - at(name).y) * down + 2 * Math.abs(at(other).x - at(name).x);
+    const others = names.filter(other => (at(other).y - at(name).y) * down > 0);
     return others.reduce((a, b) => (cost(b) < cost(a) ? b : a), others[0] ?? name);
   }
 }
 
-// The size of a cell, and where the middle of the first one is, for cells of a range in some room.
-function spread([first, last], room, [least, most]) {
-  const number = last - first + 1;
-  const size = Math.min(Math.max(room / number, least), most);
-  return [size, Math.max(room - number * size, 0) / 2 + size / 2];
-}
-
 // Elements for values by their keys; those that are there stay.
 function keyed(before, values, key, make, parent) {
-  const entry = value => [key(value), { element: before.get(key(value))?.element ?? make(), value }];
-  const after = new Map(values.map(entry));
+  const entry = value => Object.assign(before.get(key(value)) ?? { element: make() }, { value });
+  const after = new Map(values.map(value => [key(value), entry(value)]));
   for (const [old, { element }] of before) if (!after.has(old)) element.remove();
   for (const { element } of after.values()) if (element.parentNode !== parent) parent.append(element);
   return after;
+}
+
+// Whether an element is to say something else than it says.
+function isNews(entry, told) {
+  const isSame = entry.told === told;
+  entry.told = told;
+  return !isSame;
 }

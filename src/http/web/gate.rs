@@ -1,5 +1,5 @@
-//! Who asks, and what he may do: a token, the session of a browser, or a client certificate says so. Owns how each is shown,
-//! and what a change needs besides. A wrong token is answered late, and only so many at a time.
+//! Who asks, and what he may do: a token, the session of a browser, or a client certificate says so. Owns how clients
+//! show these, and what a change needs besides. Wrong tokens are answered late, and few at a time. Knows no routes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,30 +21,34 @@ use crate::os::address::network_of;
 use crate::os::places::Places;
 use crate::tls::access::{AccessError, AccessToken, AccessTokens};
 use crate::tls::{AccessLevel, Names};
-use crate::work::{Caller, CallerName, Origin, Rights};
+use crate::work::Caller;
 
-/// Begins the name of the cookie, which ends with the server's port: browsers keep those of all ports of a host together.
+/// The beginning of the cookie's name. The server's port follows, because browsers share cookies between a host's
+/// ports.
 const SESSION: &str = "meshd-session-";
-/// Stands before it where there is TLS: a server without TLS, of another port or name, can set no such cookie.
+/// Comes before the name if there is TLS. Browsers accept such a cookie only over TLS and from this very host, so that
+/// no server without TLS, on another port or of another name, can set it.
 const OF_HOST: &str = "__Host-";
 const FORM_TOKEN: HeaderName = HeaderName::from_static("x-form-token");
-/// How long a wrong token waits for its answer, and how many of one host may.
+/// How long a wrong token waits for its answer, and how many of one network may wait.
 const DELAY: Duration = Duration::from_secs(1);
 const DELAYED: usize = 16;
-/// What a proxy adds for clients that are not on this machine, and how all others begin. Old ones speak HTTP/1.0.
+/// Headers that proxies add to requests which they pass on, and the beginning of the other ones. Old proxies that add
+/// none speak HTTP/1.0.
 const OF_PROXIES: [&str; 6] =
     ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"];
 const OF_OTHER_PROXIES: &str = "x-forwarded-";
-/// Looks at the file of tokens at a time, and how long one may take: it may lie on a file system that hangs.
+/// The most looks at the file of tokens at a time, and how long one may take: the file system may hang.
 const LOOKS: usize = 2;
 const LOOKED_WITHIN: Duration = Duration::from_secs(5);
 
-pub(super) struct Gate {
+pub(super) struct WebGate {
     tokens: AccessTokens,
     client_level: AccessLevel,
-    /// Whose certificates have it; empty: all but those of nodes.
+    /// Common names of the certificates that have `client_level`; if empty, all certificates but those of nodes have
+    /// it.
     client_names: Vec<String>,
-    /// The most that anybody may do.
+    /// The highest level that anybody gets.
     pub(super) allow: AccessLevel,
     sessions: BrowserSessions,
     delayed: Places<IpAddr>,
@@ -70,12 +74,12 @@ enum Proof {
 }
 
 impl Visitor {
-    /// Nobody in particular.
+    /// Somebody who shows nothing, and may do what needs no level.
     pub(super) fn nobody() -> Self {
         Self { level: AccessLevel::None, is_here: false, proof: Proof::None }
     }
 
-    /// Their name, as tokens and certificates call them.
+    /// The name of the visitor's token or certificate.
     pub(super) fn name(&self) -> Option<&str> {
         match &self.proof {
             Proof::None => None,
@@ -84,18 +88,19 @@ impl Visitor {
         }
     }
 
-    /// As who they submit jobs, and stand in the audit. No token's name has a colon.
+    /// The name under which the visitor submits jobs and is audited. Tokens cannot take a certificate's, because their
+    /// names have no colon.
     pub(super) fn caller(&self) -> Caller {
         let name = match &self.proof {
             Proof::None => String::new(),
             Proof::Token(token) | Proof::Session(_, token) => token.name.clone(),
             Proof::Certificate(name) => format!("cert:{name}"),
         };
-        let caller = Caller::new(Origin::Tcp, true, CallerName::Web(name));
-        if self.level >= AccessLevel::Admin { Caller { rights: Rights::Admin, ..caller } } else { caller }
+        Caller::of_page(name, self.level >= AccessLevel::Admin)
     }
 
-    /// What a form token of theirs belongs to. Only a browser adds what shows who asks to what a foreign page sends.
+    /// What the visitor's form token is made for. `None` if none is needed: a browser adds cookies and certificates to
+    /// the requests of foreign pages too, but not tokens.
     fn form(&self) -> Option<String> {
         match &self.proof {
             Proof::None | Proof::Token(_) => None,
@@ -105,7 +110,7 @@ impl Visitor {
     }
 }
 
-impl Gate {
+impl WebGate {
     pub(super) fn new(
         tokens: AccessTokens,
         (client_level, client_names): (AccessLevel, Vec<String>),
@@ -125,7 +130,7 @@ impl Gate {
     /// Who sends these headers.
     ///
     /// # Errors
-    /// A token that is wrong. A session that has ended is as good as none.
+    /// The token is wrong, or the file of tokens cannot be used. A session that has ended counts as none.
     pub(super) async fn identify(
         &self,
         client: &HttpClient,
@@ -166,7 +171,8 @@ impl Gate {
         }
     }
 
-    /// Whether a certificate has a level. Those of nodes have the authority of the mesh as well, and are for links.
+    /// Whether a certificate has a level. Certificates of nodes are for links: although the same authority may have
+    /// signed them, they have a level only if they are named.
     fn knows(&self, names: &Names) -> bool {
         let is_named = match self.client_names.is_empty() {
             true => names.node_ids.is_empty(),
@@ -175,7 +181,7 @@ impl Gate {
         is_named && self.client_level != AccessLevel::None
     }
 
-    /// The line of a token that somebody shows.
+    /// The line of the file for a token that a client shows.
     async fn token(&self, client: &HttpClient, shown: &[u8]) -> Result<AccessToken, ApiRefusal> {
         let shown = shown.to_vec();
         if !shown.is_empty()
@@ -186,7 +192,7 @@ impl Gate {
         let Some(_place) = self.delayed.take(&network_of(client.host)) else {
             return Err(ApiRefusal::new(Code::TooMany, "too many wrong tokens: wait a second"));
         };
-        tracing::debug!(host = %client.host, "a wrong token of the page's API");
+        tracing::debug!(host = %client.host, "a client of the page's API gave a wrong token");
         sleep(DELAY).await;
         Err(ApiRefusal::new(Code::Unauthorized, "there is no such token"))
     }
@@ -196,7 +202,7 @@ impl Gate {
         self.look(move |tokens| tokens.has(&token)).await
     }
 
-    /// Whether somebody could sign in.
+    /// Whether there is a token to sign in with.
     pub(super) async fn has_tokens(&self) -> bool {
         self.look(|tokens| tokens.list()).await.is_ok_and(|tokens| !tokens.is_empty())
     }
@@ -210,7 +216,7 @@ impl Gate {
         let looked = async move {
             let turn = looks.acquire_owned().await.ok()?;
             let look = move || {
-                // One that hangs keeps its turn, so that there are never more threads in it.
+                // A look that hangs keeps its turn, so that no more than `LOOKS` threads hang.
                 let _turn = turn;
                 look(tokens)
             };
@@ -218,7 +224,7 @@ impl Gate {
         };
         match timeout(LOOKED_WITHIN, looked).await {
             Ok(Some(found)) => Ok(found),
-            // Who has shown no good token is not told of files.
+            // A client without a good token is not told what is wrong with the file.
             Ok(None) | Err(_) => {
                 let message = "the node cannot use its file of tokens: meshd check says why";
                 Err(ApiRefusal::new(Code::StoreAway, message))
@@ -226,10 +232,10 @@ impl Gate {
         }
     }
 
-    /// Whether what a visitor has shown still allows as much.
+    /// Whether the token or session that a visitor has shown is still valid.
     pub(super) async fn still_admits(&self, visitor: &Visitor) -> bool {
         match &visitor.proof {
-            // Of a certificate that is revoked the connection is cut.
+            // When a certificate is revoked, the TLS profile cuts the connection.
             Proof::None | Proof::Certificate(_) => true,
             Proof::Token(token) => self.has(token).await.unwrap_or(false),
             Proof::Session(word, token) => {
@@ -253,24 +259,21 @@ impl Gate {
         if !is_own_page(headers, called, client.is_secured) {
             return Err(ApiRefusal::new(
                 Code::Forbidden,
-                "Origin: a change comes from a page of this server",
+                "Origin: a change must come from a page of this server",
             ));
         }
         let is_good =
             only(headers, &FORM_TOKEN).is_some_and(|shown| self.sessions.is_form_token(&form, shown));
-        let message = "X-Form-Token: it is the form_token of api/v1/session";
+        let message = "X-Form-Token: it must be the form_token of api/v1/session";
         if is_good { Ok(()) } else { Err(ApiRefusal::new(Code::Forbidden, message)) }
     }
 
-    /// What a visitor's page needs for changes.
+    /// The form token that the visitor's page needs for changes.
     pub(super) fn form_token(&self, visitor: &Visitor) -> Option<String> {
         visitor.form().map(|form| self.sessions.form_token(&form))
     }
 
-    /// Begins a session: the cookie of it.
-    ///
-    /// # Errors
-    /// As [`Self::identify`].
+    /// Begins a session, and returns its cookie.
     pub(super) async fn sign_in(
         &self,
         client: &HttpClient,
@@ -283,7 +286,7 @@ impl Gate {
         Ok(set_cookie(called, by_tls, &self.sessions.begin(token), LASTS))
     }
 
-    /// Ends a session: what takes its cookie from the browser, whichever of the two it is.
+    /// Ends a session. Returns what deletes its cookie in the browser, with and without TLS.
     pub(super) fn sign_out(&self, visitor: &Visitor, called: &Authority) -> [String; 2] {
         if let Proof::Session(word, _) = &visitor.proof {
             self.sessions.end(word);
@@ -299,7 +302,7 @@ fn is_forwarded(head: &Parts) -> bool {
         || names.any(|name| name.starts_with(OF_OTHER_PROXIES) || OF_PROXIES.contains(&name))
 }
 
-/// The name of the cookie.
+/// The name of the cookie, without [`OF_HOST`].
 fn cookie(called: &Authority) -> String {
     format!("{SESSION}{}", called.port_u16().unwrap_or_default())
 }
@@ -310,7 +313,7 @@ fn set_cookie(called: &Authority, by_tls: bool, word: &str, lasts: Duration) -> 
     format!("{of_host}{cookie}={word}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
 }
 
-/// The word of a session in the cookies. Behind a proxy with TLS it is not known that there is TLS.
+/// The word of a session in the cookies. Looks for the cookie of TLS in any case, because a proxy may speak TLS for us.
 fn session_of<'a>(headers: &'a HeaderMap, cookie: &str, is_secured: bool) -> Option<&'a str> {
     let cookies = || headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs =

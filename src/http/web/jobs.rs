@@ -1,16 +1,18 @@
 //! What the API asks of the controller: lists, jobs, their output and events, changes, and new jobs, whose payload goes to the
-//! work engine as it comes. Owns how arguments and bodies become operations, and what of the answers is not for everybody.
+//! work engine as it comes. Owns how arguments and bodies become operations, and how answers are sent as streams.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::unfold;
+use futures_util::StreamExt as _;
+use futures_util::stream::{BoxStream, unfold};
 use http::header::HeaderValue;
 use http::{HeaderName, StatusCode};
 use http_body_util::BodyExt as _;
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::{Instant, interval_at, timeout};
@@ -18,33 +20,33 @@ use tokio::time::{Instant, interval_at, timeout};
 use super::gate::Visitor;
 use super::query::ParameterKind;
 use super::refusal::{ApiRefusal, Code};
-use super::{ApiRequest, StreamPlace, Web, public, small};
-use crate::control::OperationStream;
+use super::{StreamPlace, Web, WebRequest, public, small};
 use crate::http::answer::{self, HttpAnswer};
 use crate::http::server::RequestBody;
-use crate::rpc::operation::{self, Operation};
+use crate::rpc::operation::{self, HostRole, Operation};
 use crate::rpc::report::{JobKind, JobState};
 use crate::rpc::request::SubmitRequest;
 use crate::tls::AccessLevel;
 use crate::work::WorkError;
-use crate::work::jobs::{CONTROLLER, HEADER, LONGEST_HEADER, is_header};
+use crate::work::jobs::{CONTROLLER, HEADER, LONGEST_HEADER, Operations, is_header};
 
 /// How long a payload may stop coming.
 const SILENT: Duration = Duration::from_secs(60);
-/// Bytes of a payload that have to come in a minute, and over how long that is measured.
+/// The fewest bytes of a payload that have to come per minute, and over how long this is measured.
 const LEAST: u64 = 64 << 10;
 const MEASURED: Duration = Duration::from_secs(180);
-/// What is still read of a payload that was refused, so that the client gets to reading why.
+/// How much of a refused payload is still read, and for how long, so that the client gets to reading the refusal.
 const DRAINED: usize = 16 << 20;
 const DRAINED_WITHIN: Duration = Duration::from_secs(2);
-/// How often it is looked whether a client whose answer goes on is still admitted.
-const LOOK: Duration = Duration::from_secs(15);
+/// How often the gate is asked whether a client is still admitted while its answer or payload goes on.
+const ADMISSION_EVERY: Duration = Duration::from_secs(15);
 
-/// Why a part of the output is not there.
+/// The header that says why a part of the output is missing.
 const MISSING: HeaderName = HeaderName::from_static("x-output-missing");
 
-/// The operation of which nobody without a level reads more than he is shown.
+/// The operations that a visitor without a level gets only in brief.
 pub(super) const LIST: &str = "job.list";
+pub(super) const COUNT: &str = "job.count";
 
 pub(super) const NDJSON: &str = "application/x-ndjson";
 
@@ -54,11 +56,16 @@ pub(super) const OF_JOBS: &[(&str, ParameterKind)] = &[
     ("name", ParameterKind::Text),
     ("group", ParameterKind::Text),
     ("node", ParameterKind::Text),
+    ("search", ParameterKind::Word),
     ("since", ParameterKind::Time),
     ("until", ParameterKind::Time),
     ("before", ParameterKind::ID),
     ("limit", ParameterKind::Number(1, 1000)),
 ];
+pub(super) const OF_SAVED: &[(&str, ParameterKind)] =
+    &[("after", ParameterKind::Text), ("limit", ParameterKind::Number(1, 1000))];
+/// All of them but the last two, which choose a page.
+pub(super) const OF_COUNTS: &[(&str, ParameterKind)] = OF_JOBS.split_at(OF_JOBS.len() - 2).0;
 pub(super) const OF_OUTPUT: &[(&str, ParameterKind)] = &[
     ("from", ParameterKind::PLACE),
     ("attempt", ParameterKind::Number(1, u32::MAX as i64)),
@@ -79,19 +86,45 @@ pub(super) struct NewJob {
 }
 
 /// What is said of a job that shall run again.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Again {
     /// On the hosts alone that failed or were not reached.
     failed_hosts: bool,
 }
 
+/// What is said of a saved job that shall start.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct StartOfSaved {
+    /// Values of its variables.
+    vars: Map<String, Value>,
+}
+
+/// What is said of a host that becomes a node.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ApprovedHost {
+    /// As the host shows it.
+    fingerprint: String,
+    /// `execution` if none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    role: Option<HostRole>,
+}
+
+/// What is said of a host that does not.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RejectedHost {
+    fingerprint: String,
+}
+
 impl Web {
-    /// What the controller answers, of which somebody without a level sees less. A body says nothing here.
-    pub(super) async fn operate(&self, asked: ApiRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
-        let ApiRequest { visitor, mut arguments, body, .. } = asked;
+    /// The controller's answer, of which somebody without a level sees less. The request's body is ignored.
+    pub(super) async fn operate(&self, asked: WebRequest, op: &str) -> Result<HttpAnswer, ApiRefusal> {
+        let WebRequest { visitor, mut arguments, body, .. } = asked;
         let (_ignored, sees_all) = (small(body).await?, visitor.level >= AccessLevel::Read);
-        if !sees_all && op == LIST {
+        if !sees_all && [LIST, COUNT].contains(&op) {
             arguments.insert("brief".to_owned(), Value::from(true));
         }
         let (mut answer, _) = self.ask(&visitor, op, arguments).await?;
@@ -101,21 +134,28 @@ impl Web {
         self.told(&visitor, answer).await
     }
 
-    pub(super) async fn rerun(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
-        let ApiRequest { visitor, mut arguments, body, .. } = asked;
+    /// A change whose arguments come in the path and in a body like `T`. No body is an empty one.
+    pub(super) async fn change<T: Serialize + DeserializeOwned>(
+        &self,
+        asked: WebRequest,
+        op: &str,
+    ) -> Result<HttpAnswer, ApiRefusal> {
+        let WebRequest { visitor, mut arguments, body, .. } = asked;
         let body = small(body).await?;
-        // An object, not the list that would do as well.
+        // Read as a map first, because serde would accept a list for the struct too.
         let given = if body.is_empty() { Ok(Map::new()) } else { serde_json::from_slice(&body) };
-        let again = given.and_then(|given| serde_json::from_value(Value::Object(given)));
-        let Again { failed_hosts } =
-            again.map_err(|_| ApiRefusal::bad("the body is {\"failed_hosts\": true}"))?;
-        arguments.insert("failed_hosts".to_owned(), Value::from(failed_hosts));
-        let (answer, _) = self.ask(&visitor, "job.rerun", arguments).await?;
+        let read = given.and_then(|given| serde_json::from_value::<T>(Value::Object(given)));
+        let written = read.and_then(|read| serde_json::to_value(read));
+        let written = written.map_err(|error| ApiRefusal::bad(format!("the body: {error}")))?;
+        if let Value::Object(more) = written {
+            arguments.extend(more);
+        }
+        let (answer, _) = self.ask(&visitor, op, arguments).await?;
         self.told(&visitor, answer).await
     }
 
-    /// Bytes as the runner wrote them.
-    pub(super) async fn output(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+    /// The bytes of a job's output as the runner wrote them.
+    pub(super) async fn output(self: Arc<Self>, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
         let place = self.place(&asked.visitor)?;
         let (answer, rest) = self.stream(&asked.visitor, "job.output", asked.arguments).await?;
         let missing = match answer {
@@ -129,7 +169,7 @@ impl Web {
         Ok(answer)
     }
 
-    pub(super) async fn job_events(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+    pub(super) async fn job_events(self: Arc<Self>, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
         let place = self.place(&asked.visitor)?;
         let (_, rest) = self.stream(&asked.visitor, "job.events", asked.arguments).await?;
         Ok(self.follow(asked.visitor, place, NDJSON, rest, Bytes::new()))
@@ -140,22 +180,22 @@ impl Web {
         visitor: &Visitor,
         op: &str,
         arguments: Map<String, Value>,
-    ) -> Result<(operation::Answer, Box<dyn OperationStream>), ApiRefusal> {
+    ) -> Result<(operation::Answer, BoxStream<'static, Bytes>), ApiRefusal> {
         let (answer, rest) = self.ask(visitor, op, arguments).await?;
         Ok((answer, rest.ok_or_else(|| ApiRefusal::new(Code::Refused, "nothing follows"))?))
     }
 
-    /// An answer that goes on for as long as there is something, the client reads, and is still admitted. What is sent
-    /// while there is nothing, if that is anything, shows that it goes on.
+    /// A streamed answer. It goes on as long as there is more to send, the client reads, and the client is still
+    /// admitted. `idle` is sent while there is nothing else, as a keep-alive; if it is empty, nothing is sent then.
     pub(super) fn follow(
         self: Arc<Self>,
         visitor: Visitor,
         place: StreamPlace,
         content_type: &'static str,
-        rest: Box<dyn OperationStream>,
+        rest: BoxStream<'static, Bytes>,
         idle: Bytes,
     ) -> HttpAnswer {
-        let looks = interval_at(Instant::now() + LOOK, LOOK);
+        let looks = interval_at(Instant::now() + ADMISSION_EVERY, ADMISSION_EVERY);
         let begin = Some((self, visitor, rest, looks, place));
         let pieces = unfold(begin, move |following| {
             let idle = idle.clone();
@@ -181,20 +221,20 @@ impl Web {
         answer::stream(content_type, pieces)
     }
 
-    /// A place for something that goes on: nobody has more of them than he leaves to others.
+    /// A place for a streamed answer or a payload. No client gets more places than it leaves to others.
     pub(super) fn place(&self, visitor: &Visitor) -> Result<StreamPlace, ApiRefusal> {
         let place = self.streams.take(&visitor.caller().credentials.to_string());
-        place.ok_or_else(|| ApiRefusal::new(Code::TooMany, "too much goes on here for the same client"))
+        place.ok_or_else(|| ApiRefusal::new(Code::TooMany, "this client has too many requests under way"))
     }
 
-    /// A new job: the body is what `work submit` to the type `controller` takes. It is whole, or nothing of it stays, also
-    /// where the client goes away.
-    pub(super) async fn submit(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+    /// A new job. The body is what `work submit` to the type `controller` takes. Unless it comes whole, nothing of the
+    /// job stays: a task of its own discards it even if the client goes away.
+    pub(super) async fn submit(self: Arc<Self>, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
         self.controller()?;
         let place = self.place(&asked.visitor)?;
         asked.body.may_take_long();
         let submitted = tokio::spawn(async move {
-            let ApiRequest { visitor, mut body, .. } = asked;
+            let WebRequest { visitor, mut body, .. } = asked;
             let _place = place;
             let submitted = self.intake(&visitor, &mut body).await;
             if submitted.is_err() {
@@ -207,7 +247,8 @@ impl Web {
         Ok(answer::json(StatusCode::CREATED, &NewJob { id, unit }))
     }
 
-    /// The unit, and the job's number if the store has it already. A header in front of the stream becomes a parameter.
+    /// Submits the body. Returns the unit, and the job's number if the store has it already. A header in front of the
+    /// stream becomes a parameter.
     async fn intake(
         &self,
         visitor: &Visitor,
@@ -247,7 +288,7 @@ impl Web {
         }
         submission.finish().await?;
         let job = work.job_unit(&unit).and_then(|unit| unit.extra().job_id);
-        tracing::info!(unit, job, who = %visitor.caller().credentials, "submitted by the page's API");
+        tracing::info!(unit, job, who = %visitor.caller().credentials, "submitted through the page's API");
         Ok((unit, job))
     }
 
@@ -256,42 +297,42 @@ impl Web {
         visitor: &Visitor,
         op: &str,
         mut arguments: Map<String, Value>,
-    ) -> Result<(operation::Answer, Option<Box<dyn OperationStream>>), ApiRefusal> {
+    ) -> Result<(operation::Answer, Option<BoxStream<'static, Bytes>>), ApiRefusal> {
         let controller = self.controller()?;
         arguments.insert("op".to_owned(), Value::from(op));
         let operation = Operation::parse(arguments)?;
         Ok(controller.operate(operation, &visitor.caller()).await?)
     }
 
-    fn controller(&self) -> Result<&dyn crate::control::Operations, ApiRefusal> {
+    pub(super) fn controller(&self) -> Result<&dyn Operations, ApiRefusal> {
         let controller = self.context.controller.as_deref();
-        controller.ok_or_else(|| ApiRefusal::new(Code::NotFound, "this node is no control node"))
+        controller.ok_or_else(|| ApiRefusal::new(Code::NotFound, "this node is not a control node"))
     }
 }
 
-/// A payload as it comes, piece by piece, each asked for once the one before is taken.
+/// The payload of a new job, read piece by piece.
 struct JobBody<'a> {
     web: &'a Web,
     visitor: &'a Visitor,
     body: &'a mut RequestBody,
-    /// When it was last looked whether who sends it is admitted.
+    /// When the gate was last asked whether the sender is still admitted.
     looked: Instant,
     rate: LeastRate,
 }
 
 impl JobBody<'_> {
-    /// The next piece; `None` at its end.
+    /// The next piece; `None` at the end of the payload.
     async fn next(&mut self) -> Result<Option<Bytes>, ApiRefusal> {
         loop {
             let late = |_| ApiRefusal::bad(format!("the body stopped for {} s", SILENT.as_secs()));
             let waits = Instant::now();
             let frame = timeout(SILENT, self.body.frame()).await.map_err(late)?;
             let waited = waits.elapsed();
-            if frame.is_none() || self.looked.elapsed() > LOOK {
+            if frame.is_none() || self.looked.elapsed() > ADMISSION_EVERY {
                 if !self.web.gate.still_admits(self.visitor).await {
                     return Err(ApiRefusal::new(
                         Code::Unauthorized,
-                        "what the client has shown holds no longer",
+                        "the client's token or session is no longer valid",
                     ));
                 }
                 self.looked = Instant::now();
@@ -300,7 +341,8 @@ impl JobBody<'_> {
             let frame = frame.map_err(|_| ApiRefusal::bad("the body ends early"))?;
             let Ok(bytes) = frame.into_data() else { continue };
             if !self.rate.is_kept(bytes.len(), waited) {
-                let message = format!("the body comes too slowly: {} KiB a minute is the least", LEAST >> 10);
+                let message =
+                    format!("the body arrives too slowly: send at least {} KiB a minute", LEAST >> 10);
                 return Err(ApiRefusal::bad(message));
             }
             return Ok(Some(bytes));
@@ -308,7 +350,8 @@ impl JobBody<'_> {
     }
 }
 
-/// The header in front of a stream, unless it is a long one, and what else has come of that.
+/// The header in front of a stream, and what follows it. A first line that is too long, or no header, belongs to the
+/// stream.
 fn split_header(begin: &[u8]) -> (Option<String>, &[u8]) {
     let end = begin.iter().position(|byte| *byte == b'\n').filter(|end| *end <= LONGEST_HEADER);
     match end.map(|end| (&begin[..end], &begin[end + 1..])) {
@@ -317,7 +360,7 @@ fn split_header(begin: &[u8]) -> (Option<String>, &[u8]) {
     }
 }
 
-/// What has come of a payload, and how long it was waited for: who sends next to nothing holds a place for nothing.
+/// How fast a payload comes. It must not be too slow, because it holds a place that others need.
 #[derive(Debug, Default)]
 struct LeastRate {
     waited: Duration,
@@ -325,7 +368,8 @@ struct LeastRate {
 }
 
 impl LeastRate {
-    /// Whether it comes fast enough, with so many bytes more after such a wait. What we take to write it does not count.
+    /// Whether the payload comes fast enough, now that so many more bytes have come after such a wait. The time in
+    /// which this node writes it does not count.
     fn is_kept(&mut self, bytes: usize, waited: Duration) -> bool {
         self.waited += waited;
         self.bytes += bytes as u64;

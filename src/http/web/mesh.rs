@@ -1,6 +1,7 @@
-//! The mesh for the page: its nodes and its links. What this node knows is told at once; a look at figures of other nodes' links
-//! has these nodes asked, for the next look.
+//! The mesh for the page: its nodes and its links. What this node knows is answered at once. Figures of other nodes'
+//! links are those of their last answers: each look has these nodes asked for the next look.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +15,35 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::layout::layout;
 use super::query::ParameterKind;
 use super::refusal::ApiRefusal;
-use super::{ApiRequest, Web};
-use crate::control::{Context, far_links};
+use super::{Web, WebRequest};
+use crate::control::{Context, broken_links, far_links};
 use crate::http::answer::HttpAnswer;
-use crate::mesh::{Links, Status};
+use crate::mesh::{Links, MeshStatus};
 use crate::os::answers::{PAGE, fitting};
 use crate::rpc::report::node::LinkReport;
+use crate::rpc::report::outage::{BrokenLinkReport, OutageReport};
 use crate::wire::{ConnType, NodeId};
 
-/// How long after the last round a look begins another one: less than a page waits between two looks.
+/// How long after the beginning of a round a look may begin the next. The page waits longer than this between two
+/// looks.
 const ASK: Duration = Duration::from_secs(25);
-/// Nodes that are asked at a time, and how long each may take.
+/// The most nodes that are asked at a time, and how long each may take.
 const AT_ONCE: usize = 8;
 const WITHIN: Duration = Duration::from_secs(10);
-/// Links of one node whose figures are kept, and of all nodes together; bytes of a word in them.
+/// The most links of one node, and of all nodes, whose figures are kept; the most bytes of a word in them.
 const MOST_LINKS: usize = 256;
 const MOST_FIGURES: usize = 16_384;
 const WORD: usize = 64;
-/// Bytes of one list in a node.
+/// The most bytes of a list in a node, such as its services.
 const PART: usize = 64 << 10;
-/// How long an answer is kept. A node that has said nothing is not asked again before: those of receptor never do.
+/// How long an answer is kept. During this time, a node that did not answer is not asked again, because receptor
+/// nodes never answer.
 const KEPT: Duration = Duration::from_secs(300);
 
-/// Where a page begins: behind the node, or the link, that `next` of the one before has named.
+/// Where a page begins: after the node or the link that `next` of the page before has named.
 pub(super) const OF_NODES: &[(&str, ParameterKind)] = &[("after", ParameterKind::Text)];
 pub(super) const OF_LINKS: &[(&str, ParameterKind)] = &[("after", ParameterKind::many::<String>())];
 
@@ -58,6 +63,17 @@ pub(super) struct MeshLinks {
     next: Option<[String; 2]>,
 }
 
+/// What is broken in the mesh, as far as it fits into an answer.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct MeshOutages {
+    /// The largest first.
+    outages: Vec<OutageReport>,
+    /// By their ends.
+    broken_links: Vec<BrokenLinkReport>,
+    /// There are more than these.
+    has_more: bool,
+}
+
 /// A node of the mesh.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct MeshNode {
@@ -74,6 +90,11 @@ pub(crate) struct MeshNode {
     last_advertised: Option<Timestamp>,
     /// The state of the instance of that name.
     instance: Option<String>,
+    /// Where it stands in the picture, in points from the middle.
+    x: f64,
+    y: f64,
+    /// The node on which it hangs in the picture.
+    parent: Option<String>,
 }
 
 /// A link, with the lesser name first.
@@ -93,7 +114,7 @@ pub(crate) struct LinkFigures {
     from: NodeId,
     transport: String,
     rtt_seconds: Option<f64>,
-    loss: f64,
+    pub(super) loss: f64,
     queued_bytes: u64,
     dropped: u64,
     bytes_in: u64,
@@ -101,7 +122,7 @@ pub(crate) struct LinkFigures {
     asked: Timestamp,
 }
 
-/// What nodes have said of their links. A round of questions ends with it.
+/// What nodes have said of their links. Dropping it ends a round of questions.
 pub(super) struct FarLinks {
     shared: Arc<SharedLinks>,
     round: Mutex<Option<(Instant, AbortOnDropHandle<()>)>>,
@@ -109,57 +130,94 @@ pub(super) struct FarLinks {
 
 struct SharedLinks {
     context: Context,
-    // A lock and no task: held for a copy or an entry alone.
+    // A lock rather than a task, because it is held only for a copy or a change.
     said: Mutex<FarAnswers>,
 }
 
-/// A node's answer, or that there was none.
+/// A node's answer; without figures if it did not answer.
 #[derive(Clone)]
-struct FarAnswer {
+pub(super) struct FarAnswer {
     at: Instant,
     figures: Option<Arc<FiguresByNode>>,
 }
 
-/// What one node says of its links, by those at the other ends.
+/// What one node says of its links, by the nodes at their other ends.
 type FiguresByNode = BTreeMap<NodeId, LinkFigures>;
 
 /// What nodes have said, by their names.
-type FarAnswers = BTreeMap<NodeId, FarAnswer>;
+pub(super) type FarAnswers = BTreeMap<NodeId, FarAnswer>;
 
 impl Web {
-    pub(super) async fn nodes(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+    pub(super) async fn nodes(&self, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
         let (own, mesh) = (self.context.node.id().clone(), self.context.node.status().await);
         let states = self.context.observer.controller().await.map(|(report, _)| report.nodes);
         let states: BTreeMap<String, String> =
             states.into_iter().flatten().map(|one| (one.node, one.node_state)).collect();
         let after = asked.arguments.get("after").and_then(Value::as_str).map(str::to_owned);
-        self.large(&asked.visitor, move || nodes(&own, &mesh, &states, after.as_deref())).await
+        let make = move || nodes(&own, &mesh, &states, &broken_ends(&mesh), after.as_deref());
+        self.large(&asked.visitor, make).await
     }
 
-    pub(super) async fn links(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+    pub(super) async fn outages(&self, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let node = &self.context.node;
+        let (own, mesh, reasons) = (node.id().clone(), node.status().await, node.lost().await);
+        self.large(&asked.visitor, move || outages(&own, &mesh, &reasons)).await
+    }
+
+    pub(super) async fn links(&self, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
         let after = asked.arguments.get("after").and_then(Value::as_array).into_iter().flatten();
         let after: Vec<String> = after.filter_map(Value::as_str).map(str::to_owned).collect();
         let own = self.context.node.id().clone();
-        let (mesh, reports) = (self.context.node.status().await, self.context.node.links().await);
-        let reports = reports.into_iter().map(|link| (link.node_id.clone(), LinkReport::from(link)));
+        let (mesh, said) = (self.context.node.status().await, self.said_of_links().await);
+        self.large(&asked.visitor, move || links(&own, &mesh, &said, &after)).await
+    }
+
+    /// What nodes say of their links, this one at once.
+    pub(super) async fn said_of_links(&self) -> FarAnswers {
+        let own = self.context.node.id();
+        let reports = self.context.node.links().await.into_iter();
+        let reports = reports.map(|link| (link.node_id.clone(), LinkReport::from(link)));
         let figures = reports.map(|(to, link)| (to, LinkFigures::new(own.clone(), link))).collect();
         let mut said = self.far_links.look();
         said.insert(own.clone(), FarAnswer { at: Instant::now(), figures: Some(Arc::new(figures)) });
-        self.large(&asked.visitor, move || links(&own, &mesh, &said, &after)).await
+        said
     }
 }
 
+/// All nodes that the mesh knows of.
+pub(super) fn names<'a>(own: &'a NodeId, mesh: &'a MeshStatus) -> BTreeSet<&'a NodeId> {
+    let linked = mesh.known_connection_costs.iter();
+    let linked = linked.flat_map(|(node, links)| links.keys().chain([node]));
+    let offering = mesh.advertisements.iter().map(|ad| &ad.node_id);
+    linked.chain(mesh.routing_table.keys()).chain([own]).chain(offering).collect()
+}
+
+/// The two ends of each link that has counted and does not any more.
+pub(super) fn broken_ends(mesh: &MeshStatus) -> BTreeSet<LinkEnds<'_>> {
+    mesh.each_broken_link().map(|(a, b, _)| [a, b]).collect()
+}
+
 /// A page of nodes.
-fn nodes(own: &NodeId, mesh: &Status, states: &BTreeMap<String, String>, after: Option<&str>) -> MeshNodes {
+fn nodes(
+    own: &NodeId,
+    mesh: &MeshStatus,
+    states: &BTreeMap<String, String>,
+    broken: &BTreeSet<LinkEnds<'_>>,
+    after: Option<&str>,
+) -> MeshNodes {
     let costs = mesh.path_costs(own);
     let mut offers = BTreeMap::<_, Vec<_>>::new();
     for ad in &mesh.advertisements {
         offers.entry(&ad.node_id).or_default().push(ad);
     }
-    let linked = mesh.known_connection_costs.iter();
-    let mut names: BTreeSet<_> = linked.flat_map(|(node, links)| links.keys().chain([node])).collect();
-    names.extend(mesh.routing_table.keys().chain([own]).chain(offers.keys().copied()));
-    let names = names.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after));
+    let all = names(own, mesh);
+    // One that breaks stays, so that nobody moves when it does.
+    let kept = broken.iter().filter(|ends| ends.iter().all(|end| all.contains(end))).copied();
+    let said = FarAnswers::new();
+    let links: BTreeSet<_> = known_links(own, mesh, &said).into_keys().chain(kept).collect();
+    let links = links.iter().map(|ends| ends.map(NodeId::as_str));
+    let places = layout(all.iter().map(|name| name.as_str()), links);
+    let names = all.into_iter().filter(|name| after.is_none_or(|after| name.as_str() > after));
     let part = |texts: &mut dyn Iterator<Item = String>| fitting(texts, PART).0;
     let node = |name: &NodeId| {
         let next_hop = mesh.routing_table.get(name);
@@ -177,6 +235,9 @@ fn nodes(own: &NodeId, mesh: &Status, states: &BTreeMap<String, String>, after: 
             work_types: part(&mut types.map(|kind| kind.work_type.clone())),
             last_advertised: ads.iter().map(|ad| ad.time).max(),
             instance: states.get(name.as_str()).cloned(),
+            x: places.get(name.as_str()).map_or(0.0, |place| place.x),
+            y: places.get(name.as_str()).map_or(0.0, |place| place.y),
+            parent: places.get(name.as_str()).and_then(|place| place.parent).map(str::to_owned),
         }
     };
     let (nodes, more): (Vec<MeshNode>, _) = fitting(names.map(node), PAGE);
@@ -184,25 +245,65 @@ fn nodes(own: &NodeId, mesh: &Status, states: &BTreeMap<String, String>, after: 
     MeshNodes { nodes, next }
 }
 
-/// A page of links.
-fn links(own: &NodeId, mesh: &Status, said: &FarAnswers, after: &[String]) -> MeshLinks {
-    let figures = |from: &NodeId| said.get(from).and_then(|answer| answer.figures.as_ref());
+/// What is broken. Names that do not fit are left out of an outage, and their number with them.
+fn outages(own: &NodeId, mesh: &MeshStatus, reasons: &BTreeMap<NodeId, String>) -> MeshOutages {
+    let mut all = mesh.outages(own);
+    all.sort_by_key(|outage| Reverse(outage.nodes().count()));
+    let mut has_cut = false;
+    let mut cut = |mut outage: OutageReport| {
+        let parts = [&mut outage.lost, &mut outage.behind].map(|names| cut_to(names, PART));
+        has_cut |= parts.contains(&true) | cut_to(&mut outage.links, PART);
+        outage
+    };
+    let (outages, more): (Vec<_>, _) = fitting(all.into_iter().map(|one| cut(one.into())), PAGE / 2);
+    let (broken_links, more_links) = fitting(broken_links(own, mesh, reasons), PAGE / 2);
+    MeshOutages { outages, broken_links, has_more: more || more_links || has_cut }
+}
+
+/// Leaves out what does not fit; true if something does not.
+fn cut_to<T: Serialize>(list: &mut Vec<T>, bytes: usize) -> bool {
+    let (kept, more) = fitting(std::mem::take(list), bytes);
+    *list = kept;
+    more
+}
+
+/// The two ends of a link, the lesser name first.
+pub(super) type LinkEnds<'a> = [&'a NodeId; 2];
+
+/// What one end has said of a link to another.
+pub(super) fn figures_of<'a>(said: &'a FarAnswers, from: &NodeId, to: &NodeId) -> Option<&'a LinkFigures> {
+    said.get(from)?.figures.as_ref()?.get(to)
+}
+
+/// All links that the mesh knows of, with the cost that each end reports.
+pub(super) fn known_links<'a>(
+    own: &'a NodeId,
+    mesh: &'a MeshStatus,
+    said: &'a FarAnswers,
+) -> BTreeMap<LinkEnds<'a>, [Option<f64>; 2]> {
     let mut links = BTreeMap::<_, [Option<f64>; 2]>::new();
     for (from, costs) in mesh.known_connection_costs.iter() {
         for (to, cost) in costs.iter() {
             links.entry([from.min(to), from.max(to)]).or_default()[usize::from(from > to)] = Some(cost.get());
         }
     }
-    // A new link of our own may not be in the mesh's picture yet.
-    let neighbours = figures(own).into_iter().flat_map(|figures| figures.keys());
+    // The costs that the mesh knows may not have a new link of this node yet.
+    let here = said.get(own).and_then(|answer| answer.figures.as_ref());
+    let neighbours = here.into_iter().flat_map(|figures| figures.keys());
     neighbours.for_each(|to| _ = links.entry([own.min(to), own.max(to)]).or_default());
-    let link = |([a, b], [cost_ab, cost_ba]): ([&NodeId; 2], [Option<f64>; 2])| {
-        let said = [(a, b), (b, a)].into_iter().filter_map(|(from, to)| figures(from)?.get(to).cloned());
+    links
+}
+
+/// A page of links.
+fn links(own: &NodeId, mesh: &MeshStatus, said: &FarAnswers, after: &[String]) -> MeshLinks {
+    let link = |([a, b], [cost_ab, cost_ba]): (LinkEnds<'_>, [Option<f64>; 2])| {
+        let ends = [(a, b), (b, a)].into_iter();
+        let said = ends.filter_map(|(from, to)| figures_of(said, from, to).cloned());
         MeshLink { a: a.to_string(), b: b.to_string(), cost_ab, cost_ba, figures: said.collect() }
     };
     let is_behind =
-        |ends: &[&NodeId; 2]| ends.map(NodeId::as_str).into_iter().gt(after.iter().map(String::as_str));
-    let rest = links.into_iter().filter(|(ends, _)| is_behind(ends));
+        |ends: &LinkEnds<'_>| ends.map(NodeId::as_str).into_iter().gt(after.iter().map(String::as_str));
+    let rest = known_links(own, mesh, said).into_iter().filter(|(ends, _)| is_behind(ends));
     let (links, more): (Vec<MeshLink>, _) = fitting(rest.map(link), PAGE);
     let next = links.last().filter(|_| more).map(|link| [link.a.clone(), link.b.clone()]);
     MeshLinks { links, next }
@@ -225,7 +326,7 @@ impl FarLinks {
         Self { shared, round: Mutex::default() }
     }
 
-    /// What the others have said. Who looks has them asked for the next look.
+    /// What the others have said. Begins a round of questions, if one is due, for the next look.
     fn look(&self) -> FarAnswers {
         let mut round = self.round.lock();
         if round.as_ref().is_none_or(|(begun, task)| task.is_finished() && begun.elapsed() >= ASK) {
@@ -271,7 +372,7 @@ fn kept(said: &FarAnswers) -> usize {
     said.values().filter_map(|answer| answer.figures.as_ref()).map(|figures| figures.len()).sum()
 }
 
-/// What is kept of what another node says: of each link that the mesh knows one word and numbers.
+/// The part of another node's answer that is kept: a word and numbers for each link that the mesh knows.
 fn bounded(from: &NodeId, links: Vec<LinkReport>, known: Option<&Links>, most: usize) -> FiguresByNode {
     let known = |link: &LinkReport| Some(known?.get_key_value(link.node_id.as_str())?.0.clone());
     let named = links.into_iter().filter_map(|link| Some((known(&link)?, link)));
@@ -288,13 +389,34 @@ mod tests {
     }
 
     /// `hub` with links to so many nodes.
-    fn star(leaves: usize) -> Status {
+    fn star(leaves: usize) -> MeshStatus {
         let leaf = |n| node(&format!("{n:0>200}"));
         let cost = Cost::new(1.0).unwrap();
         let hub: Links = (0..leaves).map(|n| (leaf(n), cost)).collect();
         let back = |n| (leaf(n), Arc::new(Links::from([(node("hub"), cost)])));
         let costs = (0..leaves).map(back).chain([(node("hub"), Arc::new(hub))]).collect();
-        Status { known_connection_costs: Arc::new(costs), ..Status::default() }
+        MeshStatus { known_connection_costs: Arc::new(costs), ..MeshStatus::default() }
+    }
+
+    #[test]
+    fn a_link_that_breaks_moves_nobody() {
+        let (own, mesh) = (node("hub"), star(30));
+        let places = |mesh: &MeshStatus, broken: &BTreeSet<LinkEnds<'_>>| {
+            let page = nodes(&own, mesh, &BTreeMap::new(), broken, None);
+            page.nodes.into_iter().map(|one| (one.name, one.x, one.y, one.parent)).collect::<Vec<_>>()
+        };
+        let before = places(&mesh, &BTreeSet::new());
+        assert!(before.iter().any(|(_, x, y, _)| x.hypot(*y) > 100.0));
+        let mut costs = (*mesh.known_connection_costs).clone();
+        for links in costs.values_mut() {
+            *links = Arc::default();
+        }
+        let ends = mesh.known_connection_costs.keys().filter(|name| **name != own);
+        let broken: BTreeSet<_> = ends.map(|name| [name.min(&own), name.max(&own)]).collect();
+        let now = MeshStatus { known_connection_costs: Arc::new(costs), ..MeshStatus::default() };
+        assert_eq!(places(&now, &broken), before);
+        // It is gone with its node.
+        assert_eq!(places(&MeshStatus::default(), &broken), [("hub".to_owned(), 0.0, 0.0, None)]);
     }
 
     #[test]
@@ -302,7 +424,7 @@ mod tests {
         let (mesh, own) = (star(5_000), node("hub"));
         let (mut names, mut pages, mut after) = (BTreeSet::new(), 0, None::<String>);
         loop {
-            let page = nodes(&own, &mesh, &BTreeMap::new(), after.as_deref());
+            let page = nodes(&own, &mesh, &BTreeMap::new(), &BTreeSet::new(), after.as_deref());
             assert!(serde_json::to_vec(&page).unwrap().len() < PAGE + 4 * PART);
             (names, pages) = (&names | &page.nodes.iter().map(|node| node.name.clone()).collect(), pages + 1);
             after = page.next;

@@ -1,15 +1,17 @@
-//! The directive `web`: the page, and the API that it reads. Owns the order in which a request is judged: by whom the server is
-//! called, what there is, who asks and may, and, of a change, whether a foreign page made it. What is answered is read from
-//! the node's reports, or is the controller's answer.
+//! The directive `web`: the page, and the API that it reads. Owns the order in which a request is judged: the name that
+//! it uses for this server, its route, who asks, whether he may, and, for a change, whether a foreign page made it. The
+//! answers come from the node's reports or from the controller.
 //!
-//! - `routes` is the table; `gate` and `sessions` decide who; `refusal` says why not.
-//! - `page` has the files; `mesh` nodes and links; `jobs` what is asked of the controller; `public` what is shown
-//!   without a level; `watch` the events; `openapi` describes all of it.
+//! - `routes` is the table; `gate` and `sessions` decide who may ask; `query` reads arguments; `refusal` says why not.
+//! - `page` answers with the files, `mesh` with nodes and links, `layout` says where these stand, `overview` with numbers, `jobs` with what the controller says, `watch` with
+//!   events; `public` removes what needs a level; `openapi` describes the API.
 
 mod gate;
 mod jobs;
+mod layout;
 mod mesh;
 mod openapi;
+mod overview;
 mod page;
 mod public;
 mod query;
@@ -31,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use self::gate::{Gate, Visitor};
+use self::gate::{Visitor, WebGate};
 use self::mesh::FarLinks;
 use self::refusal::{ApiRefusal, Code};
 use self::routes::Needs;
@@ -39,26 +41,27 @@ use self::watch::EventWatch;
 use super::answer::{self, HttpAnswer};
 use super::hosts::{ServerNames, is_own_page, only};
 use super::server::{HttpClient, RequestBody, Responding, Site};
-use crate::control::Context;
+use crate::control::{self, Context};
 use crate::os::answers::{AnswerDoor, is_small};
 use crate::os::places::{Places, Share};
+use crate::rpc::report::doctor::NoAnswerCause;
 use crate::rpc::report::finding::Finding;
 use crate::rpc::report::node::Section;
 use crate::tls::AccessLevel;
 use crate::tls::access::AccessTokens;
 
-/// Connections of one host: a proxy's are those of all its clients.
+/// The most connections of one host. There are many, because a proxy's are those of all its clients.
 const CONNECTIONS: usize = 128;
-/// Answers and bodies of one client that go on for as long as it likes; all clients together have twice as many.
+/// The most streamed answers and job payloads of one client; all clients together may have twice as many.
 const STREAMS: usize = 32;
 /// The longest body that is not a job's, and how long it may take.
 const BODY: usize = 16 << 10;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where a browser says that the page comes from which asks.
+/// Where a browser says whether the asking page is of this site or of another.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Headers of every answer: a page of this server uses nothing of others, and others use no page of it.
+/// Headers of every answer: the page loads nothing from other servers, and pages of others cannot embed it.
 const HARDENED: [(&str, &str); 5] = [
     (
         "content-security-policy",
@@ -75,19 +78,19 @@ const HARDENED: [(&str, &str); 5] = [
 #[derive(Debug)]
 pub(crate) struct WebOptions {
     pub(crate) client_level: AccessLevel,
-    /// Common names of their certificates.
+    /// Common names of the certificates with `client_level`; if empty, all but those of nodes have it.
     pub(crate) client_names: Vec<String>,
     pub(crate) tokens: AccessTokens,
     pub(crate) allow: AccessLevel,
     pub(crate) hosts: Vec<String>,
-    /// The host in the address that it listens on.
+    /// The host in the address that the server listens on.
     pub(crate) own_host: String,
 }
 
-/// What requests reach.
+/// The site of the directive.
 pub(crate) struct Web {
     context: Context,
-    gate: Gate,
+    gate: WebGate,
     hosts: ServerNames,
     streams: Places<String>,
     answers: AnswerDoor<String>,
@@ -96,15 +99,15 @@ pub(crate) struct Web {
     far_links: FarLinks,
 }
 
-/// Held by an answer or a body that goes on.
+/// Held while a streamed answer or a job's payload goes on.
 type StreamPlace = Share<String>;
 
 /// A request that may be answered.
-struct ApiRequest {
+struct WebRequest {
     visitor: Visitor,
     client: Arc<HttpClient>,
     called: Authority,
-    /// What its path says, and what stands behind the `?`.
+    /// From the path and the query.
     arguments: Map<String, Value>,
     headers: HeaderMap,
     body: RequestBody,
@@ -133,7 +136,7 @@ struct SessionReport<'a> {
     has_tokens: bool,
 }
 
-/// What is wrong with the node.
+/// What is wrong with a node.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Findings {
     findings: Vec<Finding>,
@@ -159,10 +162,10 @@ impl Site for Web {
 impl Web {
     pub(crate) fn new(context: Context, options: WebOptions) -> Self {
         let WebOptions { client_level, client_names, tokens, allow, hosts, own_host } = options;
-        // No visitor's name is so.
+        // No visitor has this name.
         let (answers, watch) = (AnswerDoor::new(), "the watch".to_owned());
         Self {
-            gate: Gate::new(tokens, (client_level, client_names), allow),
+            gate: WebGate::new(tokens, (client_level, client_names), allow),
             hosts: ServerNames::new(hosts, &own_host, false),
             streams: Places::new(STREAMS),
             description: OnceLock::new(),
@@ -180,14 +183,17 @@ impl Web {
     ) -> Result<HttpAnswer, ApiRefusal> {
         let (head, body) = request.into_parts();
         let misdirected = || {
-            let message = "no server of this name is here: the directive web names its hosts";
+            let message = "this server does not answer to this name: the directive web names its hosts";
             ApiRefusal::new(Code::Misdirected, message)
         };
         let called = self.hosts.called(&client, &head).ok_or_else(misdirected)?;
         let (route, mut arguments) = routes::find(&head.method, head.uri.path())?;
-        // Links lead to the page from anywhere, but nothing of another site asks its API.
+        // Any site may link to the page, but no page of another site may ask the API.
         if route.needs != Needs::Nothing && only(&head.headers, &FETCH_SITE) == Some("cross-site") {
-            return Err(ApiRefusal::new(Code::Forbidden, "Sec-Fetch-Site: a page of another site asks"));
+            return Err(ApiRefusal::new(
+                Code::Forbidden,
+                "Sec-Fetch-Site: the request comes from a page of another site",
+            ));
         }
         let visitor = match route.needs {
             Needs::Nothing => Visitor::nobody(),
@@ -202,11 +208,11 @@ impl Web {
         if route.needs != Needs::Nothing {
             arguments.extend(query::arguments(head.uri.query().unwrap_or_default(), route.query)?);
         }
-        let asked = ApiRequest { visitor, client, called, arguments, headers: head.headers, body };
+        let asked = WebRequest { visitor, client, called, arguments, headers: head.headers, body };
         (route.answer)(self, asked).await
     }
 
-    async fn session(&self, asked: &ApiRequest) -> HttpAnswer {
+    async fn session(&self, asked: &WebRequest) -> HttpAnswer {
         let (visitor, level) = (&asked.visitor, asked.visitor.level);
         let form_token = self.gate.form_token(visitor).filter(|_| level > AccessLevel::None);
         let told = SessionReport {
@@ -222,28 +228,28 @@ impl Web {
         answer::json(StatusCode::OK, &told)
     }
 
-    /// A token for a session. A foreign page may not sign a browser in.
-    async fn sign_in(&self, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
-        let ApiRequest { client, called, headers, body, .. } = asked;
+    /// Begins a session by a token. A foreign page may not sign a browser in.
+    async fn sign_in(&self, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let WebRequest { client, called, headers, body, .. } = asked;
         if headers.contains_key(ORIGIN) && !is_own_page(&headers, &called, client.is_secured) {
-            return Err(ApiRefusal::new(Code::Forbidden, "Origin: a page of this server signs in"));
+            return Err(ApiRefusal::new(Code::Forbidden, "Origin: only a page of this server may sign in"));
         }
         // The parser's own words could show the token.
         let SignIn { token } = serde_json::from_slice(&small(body).await?)
-            .map_err(|_| ApiRefusal::bad("the body is {\"token\": \"...\"}"))?;
-        // Behind a proxy the page knows whether there is TLS.
+            .map_err(|_| ApiRefusal::bad("the body must be {\"token\": \"...\"}"))?;
+        // Behind a proxy, only the page's own address says whether the browser uses TLS.
         let by_tls =
             client.is_secured || only(&headers, &ORIGIN).is_some_and(|page| page.starts_with("https:"));
         let cookie = self.gate.sign_in(&client, &token, &called, by_tls).await?;
         Ok(with_cookies([cookie]))
     }
 
-    fn sign_out(&self, asked: &ApiRequest) -> HttpAnswer {
+    fn sign_out(&self, asked: &WebRequest) -> HttpAnswer {
         with_cookies(self.gate.sign_out(&asked.visitor, &asked.called))
     }
 
-    /// What `meshctl status` tells, but for the tables of the mesh: nodes and links are pages of them.
-    async fn status(&self, asked: &ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+    /// What `meshctl status` tells, without the tables of the mesh: `nodes` and `links` answer with pages of those.
+    async fn status(&self, asked: &WebRequest) -> Result<HttpAnswer, ApiRefusal> {
         let mut sections = Section::USUAL.to_vec();
         sections
             .retain(|section| ![Section::Routes, Section::Advertisements, Section::Costs].contains(section));
@@ -251,7 +257,7 @@ impl Web {
         self.told(&asked.visitor, self.context.observer.look(&sections).await.report()).await
     }
 
-    /// What is there already.
+    /// JSON of a value that exists already, small or large.
     async fn told(
         &self,
         visitor: &Visitor,
@@ -264,7 +270,7 @@ impl Web {
         self.large(visitor, move || told.clone()).await
     }
 
-    /// JSON that may be large, or comes of what is large.
+    /// JSON that may be large, or may take long to make.
     async fn large<T: Serialize>(
         &self,
         visitor: &Visitor,
@@ -272,23 +278,36 @@ impl Web {
     ) -> Result<HttpAnswer, ApiRefusal> {
         let room = self.answers.room(visitor.caller().credentials.to_string());
         let answer = answer::large(answer::JSON, room, move || answer::line(&make())).await;
-        let why = "too many answers to the same client are unread, or are being made: try again";
+        let why = "this client has too many answers unread or under way: try again";
         answer.ok_or_else(|| ApiRefusal::new(Code::Busy, why))
     }
 
-    async fn doctor(&self) -> HttpAnswer {
-        let findings = self.context.doctor.examine().await;
-        answer::json(StatusCode::OK, &Findings { findings })
+    /// What is wrong with this node, or with another one, which gets a request that this node signs.
+    async fn doctor(&self, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
+        let own = self.context.node.id().as_str();
+        let node = asked.arguments.get("node").and_then(Value::as_str).unwrap_or(own);
+        let _place = self.place(&asked.visitor)?;
+        let no_name = || ApiRefusal::new(Code::NotFound, "node: no node can have this name");
+        let report = control::examine(&self.context, node).await.ok_or_else(no_name)?;
+        if let Some(refused) = report.refused {
+            let Finding { what, remedy, .. } = refused.finding(node, self.context.work.signs());
+            let why = format!("{node} was not examined: {what}; {}", remedy.unwrap_or_default());
+            let is_away = refused.cause.known() == Some(NoAnswerCause::NoRoute);
+            return Err(ApiRefusal::new(if is_away { Code::NotFound } else { Code::Refused }, why));
+        }
+        let said = |one: Finding| if node == own { one } else { one.said_by(node) };
+        let findings = report.findings.into_iter().map(said).collect();
+        self.told(&asked.visitor, Findings { findings }).await
     }
 
-    /// What all of this is, for programs.
+    /// The description of the API, for programs.
     fn description(&self) -> HttpAnswer {
         let make = || openapi::document(self.context.observer.version, routes::all());
         answer::json(StatusCode::OK, self.description.get_or_init(make))
     }
 }
 
-/// `allow` is the most that anybody may do here.
+/// Refuses a visitor without the level that a route needs. `allow` is the highest level that this node gives.
 fn admit(visitor: &Visitor, needs: Needs, allow: AccessLevel) -> Result<(), ApiRefusal> {
     let (is_enough, needed) = match needs {
         Needs::Nothing | Needs::Anybody => return Ok(()),
@@ -306,7 +325,7 @@ fn admit(visitor: &Visitor, needs: Needs, allow: AccessLevel) -> Result<(), ApiR
     }
 }
 
-/// An answer that changes cookies and says nothing.
+/// An answer without a body that sets these cookies.
 fn with_cookies(cookies: impl IntoIterator<Item = String>) -> HttpAnswer {
     let mut answer = answer::whole(StatusCode::NO_CONTENT, answer::TEXT, "");
     for cookie in cookies.into_iter().filter_map(|cookie| HeaderValue::try_from(cookie).ok()) {
@@ -315,7 +334,7 @@ fn with_cookies(cookies: impl IntoIterator<Item = String>) -> HttpAnswer {
     answer
 }
 
-/// A body that is no job's.
+/// Reads a body that is not a job's payload.
 async fn small(body: RequestBody) -> Result<Bytes, ApiRefusal> {
     let late = |_| ApiRefusal::bad(format!("the body did not come within {} s", BODY_WITHIN.as_secs()));
     let read = timeout(BODY_WITHIN, Limited::new(body, BODY).collect()).await.map_err(late)?;

@@ -1,5 +1,5 @@
-//! The description of the API (OpenAPI 3.1), made of the table of routes and of the types of the answers: it cannot say otherwise
-//! than these. It answers nothing else.
+//! The description of the API (OpenAPI 3.1), made from the table of routes and the types of the answers, so that it
+//! cannot differ from them. Knows no requests.
 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::refusal::ErrorReport;
 use super::routes::{self, Needs, Route};
 
-/// What a request takes, or is answered with.
+/// The body of a request, or of an answer.
 pub(super) enum ApiContent {
     Nothing,
     Json(fn(&mut SchemaGenerator) -> Schema),
@@ -31,7 +31,7 @@ impl ApiContent {
     }
 }
 
-/// The description of these routes, as a program of that version answers them.
+/// The description of these routes in a program of that version.
 pub(super) fn document(version: &str, routes: &[Route]) -> Value {
     let settings = SchemaSettings::draft2020_12()
         .with(|settings| settings.definitions_path = "/components/schemas".into());

@@ -1,4 +1,4 @@
-//! The page: files that are part of the program. A browser keeps them for as long as they are the same.
+//! The page: files that are part of the program. A browser keeps a file until its content changes.
 
 use std::sync::LazyLock;
 
@@ -22,11 +22,11 @@ macro_rules! files {
     };
 }
 
-/// What is at `/`; every file is at `/page/NAME`.
+/// The file at `/`. Every file is at `/page/NAME`.
 const FIRST: &str = "index.html";
 
 const FILES: &[File] = files! {
-    "index.html" "style.css" "api.js" "app.js" "dom.js" "jobs.js" "launch.js" "mesh.js" "output.js" "topology.js"
+    "index.html" "style.css" "api.js" "app.js" "dom.js" "enrol.js" "folds.js" "follow.js" "job.js" "jobs.js" "labels.js" "launch.js" "mesh.js" "outages.js" "output.js" "overview.js" "runner.js" "tasks.js" "topology.js"
 };
 
 impl File {
@@ -47,10 +47,7 @@ static ETAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| {
     FILES.iter().map(tag).collect()
 });
 
-/// The file of that name, or the first.
-///
-/// # Errors
-/// There is none.
+/// The file of that name, or without a name the first.
 pub(super) fn file(name: Option<&str>, headers: &HeaderMap) -> Result<HttpAnswer, ApiRefusal> {
     let name = name.unwrap_or(FIRST);
     let found = FILES.iter().zip(ETAGS.iter()).find(|(file, _)| file.name == name);

@@ -1,10 +1,10 @@
 //! What anybody on this machine may see of the controller's lists: no output, no events, nothing of headers, labels and pods.
-//! What a report gets that is not named here is not shown.
+//! A field of jobs that is not named here is not shown; of instances and groups, only the fields named here are hidden.
 
 use crate::rpc::operation::Answer;
 use crate::rpc::report::controller::{GroupReport, InstanceReport, JobReport};
 
-/// Leaves of an answer what anybody may see.
+/// Removes from an answer what needs a level.
 pub(super) fn reduce(answer: &mut Answer) {
     match answer {
         Answer::ListInstances(list) => {
@@ -12,7 +12,7 @@ pub(super) fn reduce(answer: &mut Answer) {
         }
         Answer::ListGroups(list) => list.groups.iter_mut().for_each(|one| *one = group(one)),
         Answer::ListJobs(list) => list.jobs.iter_mut().for_each(|one| *one = job(one)),
-        // Nothing else is asked for without a level.
+        // Without a level, nothing else can be asked.
         _ => {}
     }
 }

@@ -1,5 +1,5 @@
-//! What stands in a path and behind its `?`, as the arguments of an operation: what may stand there, also for the description of
-//! the API. What the arguments mean is `rpc`'s to say.
+//! Turns the word in a path and the query after its `?` into the arguments of an operation. Owns which texts are valid,
+//! also for the description of the API. Does not know what the arguments mean: `rpc` defines that.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
@@ -10,13 +10,17 @@ use super::refusal::ApiRefusal;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ParameterKind {
     Text,
-    /// A moment, as RFC 3339 has it.
+    /// A text of at most 255 letters.
+    Word,
+    /// A name, as operations take it.
+    Name,
+    /// A moment in the form of RFC 3339.
     Time,
-    /// From this to that, inclusive.
+    /// A whole number from the least to the most, both inclusive.
     Number(i64, i64),
     /// `true` or `false`.
     Flag,
-    /// Any number of names, of which JSON says this.
+    /// Any number of names, each of this JSON schema.
     Many(fn(&mut SchemaGenerator) -> Schema),
 }
 
@@ -26,15 +30,17 @@ impl ParameterKind {
     /// A place in a stream of bytes, or of events.
     pub(super) const PLACE: Self = Self::Number(0, i64::MAX);
 
-    /// Any number of names of that type.
+    /// Any number of names of the type `T`.
     pub(super) const fn many<T: JsonSchema>() -> Self {
         Self::Many(SchemaGenerator::subschema_for::<T>)
     }
 
-    /// What JSON says of it.
+    /// The JSON schema of the argument.
     pub(super) fn schema(self, schemas: &mut SchemaGenerator) -> Schema {
         match self {
             Self::Text => json_schema!({"type": "string"}),
+            Self::Word => json_schema!({"type": "string", "maxLength": 255}),
+            Self::Name => json_schema!({"type": "string", "pattern": "^[ -.0-~]{1,255}$"}),
             Self::Time => json_schema!({"type": "string", "format": "date-time"}),
             Self::Number(least, most) => json_schema!({"type": "integer", "minimum": least, "maximum": most}),
             Self::Flag => json_schema!({"type": "boolean"}),
@@ -45,10 +51,10 @@ impl ParameterKind {
     /// The argument that a text stands for.
     ///
     /// # Errors
-    /// What it has to be instead.
+    /// What the text has to be instead.
     pub(super) fn read(self, text: &str) -> Result<Value, String> {
         match self {
-            Self::Text | Self::Time | Self::Many(_) => Ok(Value::from(text)),
+            Self::Text | Self::Word | Self::Name | Self::Time | Self::Many(_) => Ok(Value::from(text)),
             Self::Flag => text.parse::<bool>().map(Value::from).map_err(|_| "true or false".to_owned()),
             Self::Number(least, most) => {
                 let number = text.parse::<i64>().ok().filter(|_| !text.starts_with('+'));
@@ -62,10 +68,10 @@ impl ParameterKind {
     }
 }
 
-/// The arguments; `known` are the parameters that there are.
+/// The arguments in a query; `known` are the valid parameters.
 ///
 /// # Errors
-/// One is unknown, stands twice, or is not what it has to be.
+/// A parameter is unknown, given twice or invalid.
 pub(super) fn arguments(
     query: &str,
     known: &[(&str, ParameterKind)],
@@ -77,10 +83,11 @@ pub(super) fn arguments(
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(ApiRefusal::bad(format!("there is no parameter {name}, but {names}")));
         };
-        let value = kind.read(&text).map_err(|wanted| ApiRefusal::bad(format!("{name}: it is {wanted}")))?;
+        let value =
+            kind.read(&text).map_err(|wanted| ApiRefusal::bad(format!("{name}: it must be {wanted}")))?;
         match (kind, arguments.get_mut(&*name)) {
             (ParameterKind::Many(_), Some(Value::Array(all))) => all.push(value),
-            (_, Some(_)) => return Err(ApiRefusal::bad(format!("{name}: it stands twice"))),
+            (_, Some(_)) => return Err(ApiRefusal::bad(format!("{name}: it is given twice"))),
             (ParameterKind::Many(_), None) => {
                 _ = arguments.insert(name.into_owned(), Value::Array(vec![value]))
             }
@@ -114,10 +121,10 @@ mod tests {
         );
         for (query, why) in [
             ("nome=x", "there is no parameter nome, but state, name, limit, follow"),
-            ("name=x&name=y", "name: it stands twice"),
-            ("limit=x", "limit: it is a whole number 1 to 9"),
-            ("limit=10", "limit: it is a whole number 1 to 9"),
-            ("follow=1", "follow: it is true or false"),
+            ("name=x&name=y", "name: it is given twice"),
+            ("limit=x", "limit: it must be a whole number 1 to 9"),
+            ("limit=10", "limit: it must be a whole number 1 to 9"),
+            ("follow=1", "follow: it must be true or false"),
         ] {
             assert!(read(query).unwrap_err().contains(why), "{query}");
         }

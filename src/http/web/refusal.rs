@@ -21,7 +21,7 @@ pub(super) enum Code {
     Unauthorized,
     Forbidden,
     NotFound,
-    /// It may be asked by this method.
+    /// The path allows only these methods.
     MethodNotAllowed(&'static str),
     Conflict,
     Refused,
@@ -30,7 +30,7 @@ pub(super) enum Code {
     TooLarge,
     TooMany,
     Misdirected,
-    /// Too many answers are not read.
+    /// Too many answers are unread.
     Busy,
 }
 

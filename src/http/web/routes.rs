@@ -7,16 +7,24 @@ use http::Method;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use super::jobs::{Again, LIST, NDJSON, NewJob, OF_EVENTS, OF_JOBS, OF_OUTPUT};
-use super::mesh::{MeshLinks, MeshNodes, OF_LINKS, OF_NODES};
+use super::jobs::{
+    Again, ApprovedHost, COUNT, LIST, NDJSON, NewJob, OF_COUNTS, OF_EVENTS, OF_JOBS, OF_OUTPUT, OF_SAVED,
+    RejectedHost, StartOfSaved,
+};
+use super::mesh::{MeshLinks, MeshNodes, MeshOutages, OF_LINKS, OF_NODES};
 use super::openapi::{ApiContent, json_of};
+use super::overview::WebOverview;
 use super::query::ParameterKind;
 use super::refusal::{ApiRefusal, Code};
 use super::watch::EVENT_STREAM;
-use super::{ApiRequest, Findings, SessionReport, SignIn, Web, page};
+use super::{Findings, SessionReport, SignIn, Web, WebRequest, page};
 use crate::http::answer::HttpAnswer;
-use crate::rpc::report::controller::{Explained, Groups, InstanceReport, Instances, JobDetail, Jobs};
+use crate::rpc::report::controller::{
+    Explained, Groups, InstanceReport, Instances, JobCounts, JobDetail, Jobs,
+};
+use crate::rpc::report::enrolment::{EnrolmentReport, NodeActed};
 use crate::rpc::report::node::NodeReport;
+use crate::rpc::report::saved::{SavedPage, SavedReport, StartedJob};
 use crate::tls::AccessLevel;
 
 /// The media type of a job's header and stream.
@@ -25,41 +33,45 @@ const BYTES: &str = "application/octet-stream";
 /// Who may ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// Anybody, and it is not even looked who.
+    /// Anybody. The gate does not look who asks.
     Nothing,
-    /// Anybody.
+    /// Anybody, but the gate looks who asks.
     Anybody,
     /// The level `read`, or somebody on this machine.
     Presence,
-    /// That level.
+    /// At least that level.
     Level(AccessLevel),
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<HttpAnswer, ApiRefusal>> + Send>>;
 
-/// A path, with a word of [`WORDS`] in braces for what is different in each request.
+/// A route. Its path may hold a word of [`WORDS`] in braces, which stands for an argument.
 pub(super) struct Route {
     pub(super) method: Method,
     pub(super) path: &'static str,
     pub(super) needs: Needs,
     /// What it answers, for people.
     pub(super) about: &'static str,
-    /// What may stand behind the `?`.
+    /// The parameters that the query may have.
     pub(super) query: &'static [(&'static str, ParameterKind)],
     pub(super) takes: ApiContent,
     pub(super) gives: ApiContent,
-    pub(super) answer: fn(Arc<Web>, ApiRequest) -> Answering,
+    pub(super) answer: fn(Arc<Web>, WebRequest) -> Answering,
 }
 
 impl Route {
-    /// Whether it changes something; then it needs a form token from who signed in.
+    /// Whether the route changes something, and so needs a form token from a browser that has signed in.
     pub(super) fn is_change(&self) -> bool {
         self.method == Method::POST && self.needs != Needs::Anybody
     }
 }
 
-/// What may stand for a word of a path.
-const WORDS: [(&str, ParameterKind); 2] = [("id", ParameterKind::ID), ("name", ParameterKind::Text)];
+/// What may stand in a request for a word in braces.
+const WORDS: [(&str, ParameterKind); 3] =
+    [("id", ParameterKind::ID), ("name", ParameterKind::Name), ("node", ParameterKind::Name)];
+
+/// The node that is examined; this one unless given.
+const OF_DOCTOR: &[(&str, ParameterKind)] = &[("node", ParameterKind::Text)];
 
 const READ: Needs = Needs::Level(AccessLevel::Read);
 const OPERATE: Needs = Needs::Level(AccessLevel::Operate);
@@ -101,12 +113,24 @@ routes! {
         |web, asked| web.nodes(asked).await;
     GET "/api/v1/links" Needs::Presence, "The links of the mesh, by name", OF_LINKS, NOTHING => json_of::<MeshLinks>(),
         |web, asked| web.links(asked).await;
+    GET "/api/v1/outages" Needs::Presence, "What is out of reach, and the broken links", &[], NOTHING => json_of::<MeshOutages>(),
+        |web, asked| web.outages(asked).await;
     GET "/api/v1/instances" Needs::Presence, "Nodes that run jobs", &[], NOTHING => json_of::<Instances>(),
         |web, asked| web.operate(asked, "instance.list").await;
     GET "/api/v1/groups" Needs::Presence, "Groups of instances", &[], NOTHING => json_of::<Groups>(),
         |web, asked| web.operate(asked, "group.list").await;
     GET "/api/v1/jobs" Needs::Presence, "Jobs, the newest first", OF_JOBS, NOTHING => json_of::<Jobs>(),
         |web, asked| web.operate(asked, LIST).await;
+    GET "/api/v1/counts" Needs::Presence, "How many jobs of each state there are", OF_COUNTS, NOTHING => json_of::<JobCounts>(),
+        |web, asked| web.operate(asked, COUNT).await;
+    GET "/api/v1/overview" Needs::Presence, "What is wrong, as numbers", &[], NOTHING => json_of::<WebOverview>(),
+        |web, asked| web.overview(asked).await;
+    GET "/api/v1/saved" READ, "Jobs that this node has as files, by name", OF_SAVED, NOTHING => json_of::<SavedPage>(),
+        |web, asked| web.operate(asked, "saved.list").await;
+    GET "/api/v1/saved/{name}" READ, "One of them", &[], NOTHING => json_of::<SavedReport>(),
+        |web, asked| web.operate(asked, "saved.get").await;
+    POST "/api/v1/saved/{name}/start" OPERATE, "The new job", &[], json_of::<StartOfSaved>() => json_of::<StartedJob>(),
+        |web, asked| web.change::<StartOfSaved>(asked, "saved.start").await;
     GET "/api/v1/jobs/{id}" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.operate(asked, "job.get").await;
     GET "/api/v1/jobs/{id}/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),
@@ -115,8 +139,10 @@ routes! {
         |web, asked| web.output(asked).await;
     GET "/api/v1/jobs/{id}/events" READ, "The events of a job, one a line", OF_EVENTS, NOTHING => ApiContent::Bytes(NDJSON),
         |web, asked| web.job_events(asked).await;
-    GET "/api/v1/doctor" READ, "What is wrong with the node", &[], NOTHING => json_of::<Findings>(),
-        |web, _asked| Ok(web.doctor().await);
+    GET "/api/v1/enrolment" ADMIN, "Hosts that ask, invitations and certificates", &[], NOTHING => json_of::<EnrolmentReport>(),
+        |web, asked| web.operate(asked, "node.list").await;
+    GET "/api/v1/doctor" READ, "What is wrong with a node", OF_DOCTOR, NOTHING => json_of::<Findings>(),
+        |web, asked| web.doctor(asked).await;
     GET "/api/v1/events" READ, "What changes, as it happens", &[], NOTHING => ApiContent::Bytes(EVENT_STREAM),
         |web, asked| web.events(asked).await;
     POST "/api/v1/jobs" OPERATE, "The new job", &[], ApiContent::Bytes(BYTES) => json_of::<NewJob>(),
@@ -124,23 +150,27 @@ routes! {
     POST "/api/v1/jobs/{id}/cancel" OPERATE, "The job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.operate(asked, "job.cancel").await;
     POST "/api/v1/jobs/{id}/rerun" OPERATE, "The new job", &[], json_of::<Again>() => json_of::<JobDetail>(),
-        |web, asked| web.rerun(asked).await;
+        |web, asked| web.change::<Again>(asked, "job.rerun").await;
     POST "/api/v1/instances/{name}/enable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
         |web, asked| web.operate(asked, "instance.enable").await;
     POST "/api/v1/instances/{name}/disable" ADMIN, "The instance", &[], NOTHING => json_of::<InstanceReport>(),
         |web, asked| web.operate(asked, "instance.disable").await;
+    POST "/api/v1/enrolment/{node}/approve" ADMIN, "The node", &[], json_of::<ApprovedHost>() => json_of::<NodeActed>(),
+        |web, asked| web.change::<ApprovedHost>(asked, "node.approve").await;
+    POST "/api/v1/enrolment/{node}/reject" ADMIN, "The host", &[], json_of::<RejectedHost>() => json_of::<NodeActed>(),
+        |web, asked| web.change::<RejectedHost>(asked, "node.reject").await;
 }
 
-/// All of them.
+/// All routes.
 pub(super) fn all() -> &'static [Route] {
     &ROUTES
 }
 
-/// The route of a request, and the argument in its path. Paths are taken as they are written; only the word in the place of the
-/// braces is decoded, once.
+/// The route of a request, and the argument in its path. Paths are compared as they are written; only the word in the
+/// place of the braces is decoded, once.
 ///
 /// # Errors
-/// There is none, or not by this method.
+/// No route has this path, or none has this method.
 pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, Map<String, Value>), ApiRefusal> {
     let method = if *method == Method::HEAD { &Method::GET } else { method };
     let here: Vec<(&Route, &str)> =
@@ -160,8 +190,8 @@ pub(super) fn find(method: &Method, path: &str) -> Result<(&'static Route, Map<S
     let mut arguments = Map::new();
     if let Some((name, kind)) = parameter(route.path) {
         let word =
-            percent_decode_str(word).decode_utf8().map_err(|_| ApiRefusal::bad("the path is no UTF-8"))?;
-        let wrong = |wanted| ApiRefusal::new(Code::NotFound, format!("{name}: it is {wanted}"));
+            percent_decode_str(word).decode_utf8().map_err(|_| ApiRefusal::bad("the path is not UTF-8"))?;
+        let wrong = |wanted| ApiRefusal::new(Code::NotFound, format!("{name}: it must be {wanted}"));
         arguments.insert(name.to_owned(), kind.read(&word).map_err(wrong)?);
     }
     Ok((route, arguments))
@@ -173,14 +203,15 @@ pub(super) fn parameter(pattern: &'static str) -> Option<(&'static str, Paramete
     WORDS.into_iter().find(|(word, _)| *word == name)
 }
 
-/// What stands before the braces of a pattern, in them and behind them, if it has some.
+/// The text before, in and after the braces of a pattern; `None` if it has none.
 fn parts(pattern: &'static str) -> Option<(&'static str, &'static str, &'static str)> {
     let (before, rest) = pattern.split_once('{')?;
     let (name, after) = rest.split_once('}')?;
     Some((before, name, after))
 }
 
-/// What a path has in the place of a pattern's braces: nothing, if there are none in it; `None`, if it is another path.
+/// The word that a path has in the place of a pattern's braces. It is empty if the pattern has no braces; `None` if the
+/// path does not fit.
 fn word<'a>(pattern: &'static str, path: &'a str) -> Option<&'a str> {
     let Some((before, _, after)) = parts(pattern) else {
         return (pattern == path).then_some("");

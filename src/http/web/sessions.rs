@@ -1,6 +1,6 @@
-//! Sessions of browsers: a random word in a cookie instead of a token, for a while. Owns how long they last and how many there
-//! are. They live in memory alone, where they stand by the hash of their word; whether a session's token is still good is
-//! asked of its file each time.
+//! Sessions of browsers: for a while, a random word in a cookie stands for a token. Owns how long sessions last and how
+//! many there are. They are kept in memory only, by the hash of their word. Does not know whether a session's token is
+//! still in its file: `gate` looks that up for each request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::tls::access::AccessToken;
 
 /// How long a session lasts.
 pub(super) const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// Sessions of one token; the oldest goes for a new one. The number of tokens is bounded.
+/// The most sessions of one token; a new one replaces the oldest. The number of tokens is bounded.
 const OF_ONE_TOKEN: usize = 32;
 
 pub(super) struct BrowserSessions {
-    /// Makes form tokens. It is another one with each start.
+    /// Signs form tokens. Each process has its own key.
     key: hmac::Key,
-    // A lock and no task: held for a look or a change alone.
+    // A lock rather than a task, because it is held only for a look or a change.
     by_hash: Mutex<BTreeMap<Vec<u8>, BrowserSession>>,
 }
 
@@ -38,7 +38,7 @@ impl BrowserSessions {
         Self { key, by_hash: Mutex::default() }
     }
 
-    /// A new session of a token: the word that stands for it.
+    /// Begins a session of a token, and returns the word that stands for the session.
     pub(super) fn begin(&self, token: AccessToken) -> String {
         let (word, since) = (URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>()), Instant::now());
         let mut sessions = self.by_hash.lock();
@@ -65,8 +65,8 @@ impl BrowserSessions {
         self.by_hash.lock().remove(&hash_of(word));
     }
 
-    /// The word with which a page shows that it has read an answer of this server, which a foreign page cannot. It belongs to
-    /// a session or to a certificate.
+    /// The form token of a session or a certificate. A page that sends it has read an answer of this server, which a
+    /// foreign page cannot.
     pub(super) fn form_token(&self, of: &str) -> String {
         URL_SAFE_NO_PAD.encode(hmac::sign(&self.key, of.as_bytes()))
     }

@@ -1,13 +1,14 @@
-//! Events for all who watch: one task that looks at the node each second while somebody does, and tells what is otherwise than
-//! before. Owns which events are kept, for viewers that come back, and that one who does not keep up is dropped. What an event
-//! is `rpc` says.
+//! Events for all viewers: while there is a viewer, one task looks at the node each second and tells what has changed.
+//! Owns which events are kept for viewers that come back, and that a viewer who does not keep up is dropped. Does not
+//! know what an event is: `rpc` defines that.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::{BoxStream, iter, unfold};
 use http::HeaderName;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -17,27 +18,28 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::refusal::ApiRefusal;
-use super::{ApiRequest, Web};
-use crate::control::{Context, OperationStream, Operations};
+use super::{Web, WebRequest};
+use crate::control::Context;
 use crate::http::answer::HttpAnswer;
 use crate::http::hosts::only;
 use crate::os::answers::AnswerRoom;
-use crate::rpc::operation::{self, InstanceFilter, JobFilter, Operation};
+use crate::rpc::operation::{self, InstanceFilter, JobFilter, Nothing, Operation};
 use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
 use crate::work::Caller;
+use crate::work::jobs::Operations;
 
-const LOOK: Duration = Duration::from_secs(1);
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
 /// How long the controller may take for a list.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Events that are kept, and those that a viewer may be behind.
+const LIST_WITHIN: Duration = Duration::from_secs(5);
+/// How many events are kept, and how many a viewer may be behind.
 const KEPT: usize = 1000;
-/// How long the watch goes on without a viewer: one that has lost its connection comes back and misses nothing.
+/// How long the watch goes on without a viewer, so that one that reconnects misses nothing.
 const LINGER: Duration = Duration::from_secs(10);
 
 const LAST_SEEN: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
-/// The watch. Its task ends with it.
+/// The watch. Dropping it ends its task.
 pub(super) struct EventWatch {
     shared: Arc<Lookout>,
     task: Mutex<Option<AbortOnDropHandle<()>>>,
@@ -45,19 +47,21 @@ pub(super) struct EventWatch {
 
 struct Lookout {
     context: Context,
-    // A lock and no task: held while events are noted or a viewer comes, so that each gets every event once.
+    // A lock rather than a task. It is held while events are noted or a viewer comes, so that each gets every event
+    // once.
     state: Mutex<KeptEvents>,
     news: broadcast::Sender<Bytes>,
-    /// Its turns among those who ask.
+    /// Gives the watch its turns among the clients.
     room: AnswerRoom<String>,
-    /// There is a snapshot: whatever changes from here on is told.
+    /// Whether there is a first snapshot: every change after it is told.
     has_begun: watch::Sender<bool>,
 }
 
 struct KeptEvents {
-    /// The latest, as they are sent.
+    /// The latest events, as they are sent.
     kept: VecDeque<Bytes>,
-    /// The number of the next one. Numbers of an earlier process, or of a watch that has ended, are not gone on with.
+    /// The number of the next event. Numbers of an earlier process, or of a watch that has ended, do not continue here,
+    /// so that their viewers are told of a gap.
     next: u64,
     is_running: bool,
 }
@@ -73,7 +77,7 @@ impl KeptEvents {
         text
     }
 
-    /// What a viewer gets first that has seen the events up to `last`, if it has seen any.
+    /// What a viewer gets first. `last` is the last event that it has seen, if any.
     fn missed(&self, last: Option<u64>, node: &str) -> VecDeque<Bytes> {
         let begin = || VecDeque::from([Bytes::from(format!("id: {}\n\n", self.next.wrapping_sub(1)))]);
         let Some(last) = last else { return begin() };
@@ -88,27 +92,9 @@ impl KeptEvents {
     }
 }
 
-/// As a browser reads it.
+/// An event as browsers read it.
 fn sent(event: &MeshEvent) -> Bytes {
     Bytes::from(format!("id: {}\nevent: {}\ndata: {}\n\n", event.seq, event.event, json!(event)))
-}
-
-/// Somebody who watches.
-struct Viewer {
-    missed: VecDeque<Bytes>,
-    news: broadcast::Receiver<Bytes>,
-}
-
-impl OperationStream for Viewer {
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<Bytes>> + Send + '_>> {
-        Box::pin(async {
-            match self.missed.pop_front() {
-                Some(missed) => Some(missed),
-                // One that is too far behind is dropped, and is told of a gap when it comes back.
-                None => self.news.recv().await.ok(),
-            }
-        })
-    }
 }
 
 impl EventWatch {
@@ -121,16 +107,16 @@ impl EventWatch {
         Self { shared, task: Mutex::default() }
     }
 
-    /// Somebody more, who has seen the events up to `last`.
-    async fn follow(&self, last: Option<u64>) -> Viewer {
+    /// The events for one more viewer. `last` is the last event that it has seen, if any.
+    async fn follow(&self, last: Option<u64>) -> BoxStream<'static, Bytes> {
         let viewer = self.join(last);
         let mut has_begun = self.shared.has_begun.subscribe();
-        // The sender lives as long as this does.
+        // An error would mean that the sender is gone, but `self` keeps it.
         let _begun = has_begun.wait_for(|has_begun| *has_begun).await;
         viewer
     }
 
-    fn join(&self, last: Option<u64>) -> Viewer {
+    fn join(&self, last: Option<u64>) -> BoxStream<'static, Bytes> {
         let mut state = self.shared.state.lock();
         let news = self.shared.news.subscribe();
         let missed = state.missed(last, self.shared.context.node.id().as_str());
@@ -138,7 +124,9 @@ impl EventWatch {
             let run = tokio::spawn(self.shared.clone().run());
             *self.task.lock() = Some(AbortOnDropHandle::new(run));
         }
-        Viewer { missed, news }
+        // A viewer that is too far behind is dropped, and is told of a gap when it comes back.
+        let news = unfold(news, async |mut news| news.recv().await.ok().map(|event| (event, news)));
+        iter(missed).chain(news).boxed()
     }
 }
 
@@ -147,7 +135,7 @@ impl Lookout {
         let seq = self.state.lock().next;
         let mut log = EventLog::new(self.look().await, seq);
         self.has_begun.send_replace(true);
-        let (mut ticks, mut watched) = (interval(LOOK), Instant::now());
+        let (mut ticks, mut watched) = (interval(SNAPSHOT_EVERY), Instant::now());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -156,19 +144,20 @@ impl Lookout {
                 let events = before.add(now);
                 (before, events)
             };
-            // Only a process that ends compares no more.
+            // `None` means that the process ends.
             let Some((after, events)) = self.room.off_thread(compare).await else { return };
             log = after;
             let mut state = self.state.lock();
             for event in &events {
-                // Without viewers it goes nowhere.
+                // An error only says that there are no viewers.
                 let _viewers = self.news.send(state.note(event));
             }
             if self.news.receiver_count() > 0 {
                 watched = Instant::now();
             } else if watched.elapsed() >= LINGER {
                 state.kept = VecDeque::new();
-                // Whoever has seen the last event has not seen what happens until the next watch.
+                // A number is skipped, because even who has seen the last event misses what happens before the next
+                // watch.
                 state.next += 1;
                 state.is_running = false;
                 self.has_begun.send_replace(false);
@@ -183,7 +172,13 @@ impl Lookout {
         let mesh = self.room.off_thread(move || seen.report()).await.unwrap_or_default();
         let controller = observer.controller().await;
         let controller = controller.map(|(report, _)| report);
-        let mut snapshot = Snapshot { time: Timestamp::now(), mesh, controller, instances: None, jobs: None };
+        let mut snapshot = Snapshot { time: Timestamp::now(), mesh, controller, ..Snapshot::default() };
+        if let Some(controller) = &self.context.controller
+            && let Some(operation::Answer::ListEnrolment(report)) =
+                ask(controller.as_ref(), Operation::ListEnrolment(Nothing {})).await
+        {
+            snapshot.enrolment = Some(report).filter(|report| report.authority);
+        }
         if let Some(controller) = &self.context.controller
             && snapshot.controller.as_ref().is_some_and(|report| report.store.up)
         {
@@ -203,18 +198,18 @@ impl Lookout {
 }
 
 async fn ask(controller: &dyn Operations, operation: Operation) -> Option<operation::Answer> {
-    let answered = timeout(PATIENCE, controller.operate(operation, &Caller::default())).await;
+    let answered = timeout(LIST_WITHIN, controller.operate(operation, &Caller::default())).await;
     Some(answered.ok()?.ok()?.0)
 }
 
 impl Web {
-    /// Events as they happen, from where a viewer has lost its connection.
-    pub(super) async fn events(self: Arc<Self>, asked: ApiRequest) -> Result<HttpAnswer, ApiRefusal> {
+    /// Events as they happen, from the last one that a returning viewer has seen.
+    pub(super) async fn events(self: Arc<Self>, asked: WebRequest) -> Result<HttpAnswer, ApiRefusal> {
         let last = only(&asked.headers, &LAST_SEEN).map(|last| last.parse::<u64>());
-        let last = last.transpose().map_err(|_| ApiRefusal::bad("Last-Event-ID: it is a number"))?;
+        let last = last.transpose().map_err(|_| ApiRefusal::bad("Last-Event-ID: it must be a number"))?;
         let place = self.place(&asked.visitor)?;
-        let viewer = Box::new(self.watch.follow(last).await);
-        Ok(self.follow(asked.visitor, place, EVENT_STREAM, viewer, Bytes::from_static(b": \n\n")))
+        let events = self.watch.follow(last).await;
+        Ok(self.follow(asked.visitor, place, EVENT_STREAM, events, Bytes::from_static(b": \n\n")))
     }
 }
 

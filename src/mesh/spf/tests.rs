@@ -1,4 +1,4 @@
-//! Paths compared with those of Bellman and Ford.
+//! The computed paths compared with those of the Bellman-Ford algorithm.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ fn node(name: impl AsRef<str>) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// One node's links, to be changed.
+/// One node's links, for a change.
 fn links_of<'a>(links: &'a mut LinkCosts, node: &NodeId) -> &'a mut BTreeMap<NodeId, Cost> {
     Arc::make_mut(links.entry(node.clone()).or_default())
 }
@@ -83,7 +83,7 @@ fn hops_of(edges: &[(&str, &str, f64)], before: Arc<Hops>) -> ComputedRoutes {
     RouteComputation { origin: node("a"), links: Arc::new(table(edges)), before }.run()
 }
 
-/// What the shortest paths from a node cost, found by relaxing each link until nothing changes.
+/// The costs of the shortest paths from a node, by relaxing each link as often as there are nodes.
 fn bellman_ford(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
     let mut best = BTreeMap::from([(origin.clone(), 0.0)]);
     for _ in links {
@@ -97,7 +97,7 @@ fn bellman_ford(origin: &NodeId, links: &LinkCosts) -> BTreeMap<NodeId, f64> {
     best
 }
 
-/// 1,000 and 10,000 nodes with four links each, the quickest of ten. Meaningful if compiled for speed:
+/// Times 1,000 and 10,000 nodes with four links each; takes the quickest of ten runs. Only meaningful if optimised:
 /// `CARGO_PROFILE_DEV_OPT_LEVEL=3 cargo test --lib spf -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]

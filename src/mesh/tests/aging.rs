@@ -1,4 +1,4 @@
-//! What is remembered of nodes that are gone, for how long, and that it is bounded.
+//! How long nodes that are gone are remembered, and that the memory is bounded.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -128,7 +128,7 @@ fn ten_thousand_names_that_come_and_go_leave_nothing_behind() {
         solo.advance(millis(500));
         solo.sent();
         solo.events();
-        // Ten minutes are 1,200 of them.
+        // Nodes are forgotten after ten minutes, which are 1,200 rounds.
         assert!(solo.mesh.tables().names <= 1_220, "{} names", solo.mesh.tables().names);
         assert!(solo.mesh.aging.len() <= 1_220);
     }
@@ -214,7 +214,7 @@ fn a_neighbour_too_many_is_refused_before_the_update_is_too_large() {
     assert!(largest.is_some_and(|len| (900..=1_000).contains(&len)), "{largest:?}");
 }
 
-/// Lets somebody from `host` introduce itself; true if it is let in.
+/// Lets a node from `host` introduce itself; true if it is let in.
 fn comes_from(solo: &mut Solo, host: &str, name: &str) -> (SessionId, bool) {
     let session = solo.open_with(LinkPolicy { host: Some(host.to_owned()), ..LinkPolicy::default() });
     solo.say(session, &update(name, "hello___", 1, 1, &[]));
@@ -231,7 +231,7 @@ fn strangers_with_long_names_leave_room_for_others() {
     assert!((100..180).contains(&let_in), "{let_in}");
     assert!(comes_from(&mut solo, "192.0.2.1", &long(1_000)).1, "another host's neighbour");
     for i in 0..20 {
-        // One that the listener's allowedpeers names, and one that is dialled.
+        // A neighbour that the listener's allowedpeers names, and a neighbour that is dialled.
         let (listed, dialled) = (long(2_000 + i), long(3_000 + i));
         let host = Some("192.0.2.66".to_owned());
         let listener =
@@ -262,4 +262,45 @@ fn a_service_with_too_long_a_description_is_refused() {
     assert!(matches!(&solo.events()[..], [Event::UpdateTooLarge(_)]));
     solo.advance(secs(1));
     assert_eq!(solo.sent_to(b).iter().filter_map(as_advert).count(), 0);
+}
+
+/// The broken links that are known, by their ends.
+fn broken(solo: &Solo) -> Vec<String> {
+    let all = solo.mesh.status(solo.now()).broken_links;
+    let pairs = all.iter().flat_map(|(one, others)| others.keys().map(move |other| (one, other)));
+    pairs.filter(|(one, other)| one < other).map(|(one, other)| format!("{one}-{other}")).collect()
+}
+
+#[test]
+fn a_link_that_broke_is_known_until_it_is_back_or_its_node_is_forgotten() {
+    let mut solo = with_x_gone(Options::default());
+    assert_eq!(broken(&solo), ["a-b"]);
+    let status = solo.mesh.status(solo.now());
+    let outages = status.outages(&node("a"));
+    assert_eq!(outages.len(), 1, "{outages:?}");
+    assert_eq!((&outages[0].lost[..], &outages[0].behind[..]), (&[node("b")][..], &[node("x")][..]));
+    assert!(outages[0].since.is_some_and(|since| since < solo.now().wall), "{outages:?}");
+    let b = solo.neighbour("b");
+    assert!(broken(&solo).is_empty());
+    // Not ours: `b` and `x` agree that it is gone, or one of them alone says so.
+    solo.say(b, &update("b", "b_alone_", 1, 9, &[("a", 1.0)]));
+    solo.advance(secs(1));
+    assert_eq!(broken(&solo), ["b-x"]);
+    let outages = solo.mesh.status(solo.now()).outages(&node("a"));
+    assert_eq!((&outages[0].lost[..], outages[0].behind.len()), (&[node("x")][..], 0), "{outages:?}");
+    let now = solo.now();
+    solo.mesh.forget(&node("x"), now).unwrap();
+    assert!(broken(&solo).is_empty());
+    assert_eq!(solo.mesh.tables().broken_links, 0);
+}
+
+#[test]
+fn a_link_that_one_node_alone_claims_does_not_break() {
+    let mut solo = Solo::new("a");
+    let b = solo.neighbour("b");
+    solo.say(b, &update("b", "b_claims", 1, 3, &[("a", 1.0), ("x", 1.0)]));
+    solo.advance(secs(1));
+    solo.say(b, &update("b", "b_drops_", 1, 4, &[("a", 1.0)]));
+    solo.advance(secs(1));
+    assert!(broken(&solo).is_empty());
 }

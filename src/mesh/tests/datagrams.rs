@@ -1,4 +1,4 @@
-//! Datagrams: hops, notices, pings, the firewall, and what is not even sent.
+//! Datagrams: hops, notices, pings, the firewall, and datagrams that are refused at once.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Two nodes with one ID, and one node that came back with its clock set back.
+//! Two nodes with one ID, and a node that returns with its clock set back.
 
 use super::net::Net;
 use super::solo::{EPOCH, Solo, as_update, millis, node, secs, update};
@@ -24,7 +24,7 @@ fn a_newer_node_with_our_id_is_told_once_a_second() {
     solo.advance(millis(1));
     assert_eq!(notices(&mut solo), [EPOCH + 1]);
     assert!(matches!(&solo.events()[..], [Event::SpokenFor { epoch, .. }] if *epoch == EPOCH + 1));
-    // Whoever hears the next one believes it: it is answered as well, in good time.
+    // Nodes that hear the twin's next update believe it, so it is answered as well, within the second.
     solo.say(b, &via("b", update("a", "twin9999", EPOCH + 1, 99, &[])));
     solo.advance(millis(900));
     assert_eq!(notices(&mut solo), [] as [u64; 0]);
@@ -46,12 +46,12 @@ fn an_older_node_with_our_id_and_our_own_echo_are_let_alone() {
     assert_eq!(solo.mesh.status(solo.now()).spoken_for, []);
 }
 
-/// The neighbours of which an operator is told that such words came by them.
+/// The neighbours that are reported as the source of updates in our name.
 fn speakers(solo: &Solo) -> Vec<String> {
     solo.mesh.status(solo.now()).spoken_for.iter().map(|(by, _)| by.to_string()).collect()
 }
 
-/// One lies much and another one little, and those that come under ever new names fill no table.
+/// One neighbour lies often, another rarely. Liars under ever new names must not fill a table.
 #[test]
 fn each_neighbour_that_brings_lies_is_named_and_warned_of_once_a_minute() {
     let mut solo = Solo::new("a");
@@ -80,13 +80,13 @@ fn each_neighbour_that_brings_lies_is_named_and_warned_of_once_a_minute() {
     assert_eq!((speakers(&solo).len(), &speakers(&solo)[0][..]), (16, "guest99"));
 }
 
-/// A word in our name that says: what you know of that epoch is not mine.
+/// A notice in our name which says that epoch `suspect` is not ours.
 fn notice(epoch: u64, sequence: u64, suspect: u64) -> RoutingUpdate {
     let notice = update("a", &format!("n{sequence:07}"), epoch, sequence, &[]);
     via("b", RoutingUpdate { suspected_duplicate: suspect, ..notice })
 }
 
-/// Updates in our own name that went out.
+/// Updates in our own name that this node sent.
 fn own_updates(solo: &mut Solo) -> Vec<RoutingUpdate> {
     let updates = solo.sent().into_iter().filter_map(|(_, message)| as_update(&message));
     updates.filter(|update| update.node_id == Some(node("a"))).collect()
@@ -96,7 +96,7 @@ fn stops(events: &[Event]) -> bool {
     events.iter().any(|event| matches!(event, Event::WeAreDuplicate))
 }
 
-/// Ten minutes of notices, each of which names the epoch that we have at the moment.
+/// Ten minutes of notices that each name our present epoch.
 #[test]
 fn notices_end_nothing_and_are_outdone_by_a_later_epoch() {
     let mut solo = Solo::new("a");
@@ -124,7 +124,7 @@ fn notices_end_nothing_and_are_outdone_by_a_later_epoch() {
     assert_eq!(solo.mesh.status(solo.now()).spoken_for[0].0, node("b"));
 }
 
-/// Whatever a third node writes in our name, the last word is ours, and within a moment.
+/// Whatever a third node writes in our name, our answer soon prevails.
 #[test]
 fn what_is_newer_than_our_word_is_outdone_at_once() {
     const LAST: u64 = u64::MAX;
@@ -141,7 +141,7 @@ fn what_is_newer_than_our_word_is_outdone_at_once() {
     ] {
         let mut solo = Solo::new("a");
         let (b, _c) = (solo.neighbour("b"), solo.neighbour("c"));
-        // A node that hears everything that is flooded, and begins with the lie.
+        // A node that hears the lie first, and then everything that is flooded.
         let mut far = Solo::new("far");
         let hop = far.neighbour("b");
         let known = solo.mesh.own_update.message();
@@ -164,7 +164,7 @@ fn what_is_newer_than_our_word_is_outdone_at_once() {
     }
 }
 
-/// Who guesses the number of our next update, or alters one on its way, has said something of the same version.
+/// Somebody alters our update on its way, or guesses our next version: the lie has the same version as our update.
 #[test]
 fn an_altered_copy_of_our_latest_update_is_outdone() {
     let mut solo = Solo::new("a");
@@ -177,7 +177,7 @@ fn an_altered_copy_of_our_latest_update_is_outdone() {
     assert!(own_updates(&mut solo).iter().any(|next| next.sequence > own.sequence));
 }
 
-/// A greeting has the number of our latest update and says nothing of our links: nobody but a liar passes it on.
+/// A greeting has the version of our latest update but lists no links, so only a liar passes it on.
 #[test]
 fn what_has_the_number_of_a_greeting_is_outdone_as_well() {
     for ahead in [None, Some(1), Some(2), Some(3)] {
@@ -209,7 +209,7 @@ fn a_lie_on_a_session_that_contests_another_hides_nobody() {
     assert_eq!(speakers(&solo), ["b"]);
 }
 
-/// Sessions under our own ID: which of them end this process.
+/// Sessions under our own ID: which of them stop this process.
 #[test]
 fn only_who_proves_to_be_this_node_and_was_here_first_ends_it() {
     let certified = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
@@ -246,7 +246,7 @@ fn a_made_up_notice_does_not_keep_its_victim_from_being_believed() {
     assert_eq!(solo.said("x"), ["b"]);
 }
 
-/// A liar takes several epochs, and copies of what it said are still on their way when the last one is corrected.
+/// A liar uses several epochs, and copies of its updates are still on their way when the last epoch is corrected.
 #[test]
 fn of_several_epochs_that_were_corrected_none_is_believed_again() {
     let mut solo = Solo::new("a");
@@ -282,8 +282,8 @@ fn whoever_believed_in_the_newer_one_is_set_right_and_passes_it_on() {
     assert_eq!(solo.said("x"), ["b"], "but nobody believes it");
 }
 
-/// A twin joins far from the node that was here first. Neither ends; the one that was here first is believed, save for a
-/// moment, and both say so.
+/// A twin joins far from a node of the same name. Neither stops. The node with the smaller epoch is believed most of
+/// the time, and both report the other.
 #[test]
 fn of_two_nodes_with_one_id_the_first_is_believed_and_both_say_so() {
     for (first, second) in [(EPOCH, EPOCH + 1), (EPOCH + 1, EPOCH)] {
@@ -291,7 +291,7 @@ fn of_two_nodes_with_one_id_the_first_is_believed_and_both_say_so() {
         net.add("x", first);
         net.join("x", "a");
         net.run(secs(2));
-        // The twin lives under another name here, and calls itself x.
+        // The network knows the twin under another name, but it calls itself x.
         net.add("twin", second);
         let now = net.now();
         let rng = rand::SeedableRng::seed_from_u64(500);
@@ -311,7 +311,7 @@ fn of_two_nodes_with_one_id_the_first_is_believed_and_both_say_so() {
         };
         assert!(told("x") && told("twin"));
         assert!(!net.events.iter().any(|(_, event)| matches!(event, Event::WeAreDuplicate)));
-        // Once one of them is gone, nothing is left of it.
+        // Once the twin is gone, all believe x again.
         net.remove("twin");
         net.run(secs(15));
         for at in ["a", "b", "c", "d"] {
@@ -320,7 +320,8 @@ fn of_two_nodes_with_one_id_the_first_is_believed_and_both_say_so() {
     }
 }
 
-/// A notice in the name of a node that is away, with an epoch that it does not reach: its neighbours tell it, once it is back.
+/// A forged notice in the name of an absent node has an epoch beyond the node's own. Once the node is back, its
+/// neighbours send it the notice.
 #[test]
 fn who_was_away_when_a_notice_was_made_up_is_believed_again() {
     let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
@@ -341,7 +342,7 @@ fn who_was_away_when_a_notice_was_made_up_is_believed_again() {
     }
 }
 
-/// Its neighbour believes a word of an epoch that it does not reach, and has told it so before it was there to hear.
+/// We believe a forged update in the name of `x` with an epoch beyond its own, and sent it to `x` before `x` listed us.
 #[test]
 fn who_speaks_for_itself_and_is_not_believed_hears_why() {
     let mut solo = Solo::new("a");
@@ -356,7 +357,7 @@ fn who_speaks_for_itself_and_is_not_believed_hears_why() {
         matches!(&told[..], [one] if one.node_id == Some(node("x")) && one.epoch == u64::MAX - 663),
         "{told:?}"
     );
-    // However often it says it.
+    // Not again, however often it repeats its own.
     for sequence in 3..100 {
         solo.say(x, &via("x", update("x", &format!("gen{sequence:05}"), EPOCH, sequence, &[("a", 1.0)])));
     }

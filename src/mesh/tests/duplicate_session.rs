@@ -5,7 +5,7 @@ use super::solo::{Solo, as_data, kind, millis, node, secs, update};
 use crate::mesh::{CloseReason, LinkPolicy, SessionId};
 use crate::wire::{DataHeader, MAX_HOPS, MessageType, REJECT, ServiceName};
 
-/// A second session of `b`, which has one with us already.
+/// A second session with `b`, which has one with us already.
 fn contested(solo: &mut Solo) -> (SessionId, SessionId) {
     let old = solo.neighbour("b");
     let new = solo.open_with(LinkPolicy::default());
@@ -83,7 +83,7 @@ fn greetings_are_no_sign_that_the_other_end_is_established() {
     assert_ne!(old, new);
 }
 
-/// Two nodes dial each other at the same moment, and each hears the other first on another session.
+/// Two nodes dial each other at the same moment, and each hears the other first on a different session.
 #[test]
 fn crossing_sessions_leave_one() {
     let mut net = Net::default();

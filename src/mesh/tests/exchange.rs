@@ -1,4 +1,4 @@
-//! New and slow neighbours: they get everything, in pieces for which their links have room.
+//! New and slow neighbours get everything, in pieces for which their links have room.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::wire::advertisement::AdvertisementMessage;
 
 const NODES: usize = 300;
 
-/// A node that knows many others by `b`, and their services.
+/// A node that has heard of many others through `b`, with their services.
 fn knowing() -> (Solo, SessionId) {
     let mut solo = Solo::new("a");
     let b = solo.neighbour("b");
@@ -25,7 +25,7 @@ fn tell(solo: &mut Solo, b: SessionId, of: &str) {
     solo.packet(b, ad(of, "svc", 1, false));
 }
 
-/// A neighbour whose link has had no room so far.
+/// A new neighbour whose link has no room yet.
 fn newcomer(solo: &mut Solo) -> SessionId {
     let c = solo.open_with(LinkPolicy::default());
     solo.say(c, &update("c", "hello___", 1, 1, &[]));
@@ -38,7 +38,7 @@ fn sent_now(solo: &mut Solo) -> Vec<Bytes> {
     std::iter::from_fn(|| solo.mesh.poll_transmit()).map(|transmit| transmit.message).collect()
 }
 
-/// Everything a session sends in pieces of that many bytes.
+/// Everything that a session sends, in pieces of `bytes` each.
 fn pieces(solo: &mut Solo, session: SessionId, bytes: usize) -> Vec<Vec<Bytes>> {
     let now = solo.now();
     let mut pieces = Vec::new();

@@ -1,10 +1,10 @@
-//! The immutable table that a link's reader asks decides as the core does, for every header.
+//! A link's reader decides by the immutable table: for every header, the core must decide the same.
 
 use proptest::prelude::*;
 
 use super::solo::{Solo, node, secs, service, update};
 use crate::mesh::firewall::{Action, Rule};
-use crate::mesh::{Decision, Event};
+use crate::mesh::{Event, ForwardingDecision};
 use crate::wire::{DataHeader, NameHash, RoutingUpdate, ServiceName};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "far", "unheard-of"];
@@ -59,15 +59,15 @@ proptest! {
         solo.packet(b, message);
         let (sent, counters) = (solo.sent(), solo.mesh.counters());
         match decision {
-            Decision::Forward(session) => {
+            ForwardingDecision::Forward(session) => {
                 let passed_on = DataHeader { hops: header.hops - 1, ..header }.message(b"payload");
                 prop_assert_eq!(sent, [(session, passed_on)]);
             }
-            Decision::Local => {
+            ForwardingDecision::Local => {
                 prop_assert_eq!(header.to_node, node("a").hash());
                 prop_assert_eq!(counters.expired + counters.blocked, before.expired + before.blocked);
             }
-            Decision::Core => {
+            ForwardingDecision::Core => {
                 let all = |c: crate::counters::Counters| c.expired + c.blocked + c.no_route + c.unknown_name;
                 prop_assert!(all(counters) > all(before), "the core must have had a reason");
             }
@@ -75,7 +75,7 @@ proptest! {
     }
 }
 
-/// In a large mesh the core keeps the routes that it has until new ones have been computed outside.
+/// In a large mesh, the core keeps its routes until the outside has computed new ones.
 #[test]
 fn a_large_mesh_has_its_routes_computed_outside() {
     let computation = |solo: &mut Solo| {
@@ -102,7 +102,7 @@ fn a_large_mesh_has_its_routes_computed_outside() {
     solo.say(b, &update("b", "b_to_all", 1, 3, &links));
     let all = computation(&mut solo).run();
     assert!(solo.mesh.routing_table().len() < 10, "not in place");
-    // What changes meanwhile waits for its turn.
+    // Changes during the computation wait for the next one.
     solo.say(b, &update("b", "all_gone", 1, 4, &[("a", 1.0)]));
     solo.advance(secs(1));
     assert!(!solo.events().iter().any(|event| matches!(event, Event::ComputeRoutes(_))), "one at a time");

@@ -1,4 +1,4 @@
-//! What others say in a neighbour's name, and links that one end alone speaks of.
+//! Updates that others send in a neighbour's name, and links that only one end lists.
 
 use super::services::ad;
 use super::solo::{Solo, millis, node, secs, service, update};
@@ -13,7 +13,7 @@ fn route(solo: &Solo, to: &str) -> Option<String> {
     solo.mesh.routing_table().get(&node(to)).map(ToString::to_string)
 }
 
-/// A node with two neighbours, of which `b` is linked to `x`, and speaks for itself.
+/// A node with neighbours `b` and `c`; `b` is linked to `x`, and has sent its own updates.
 fn between() -> (Solo, SessionId, SessionId) {
     let mut solo = Solo::new("a");
     let (b, c) = (solo.neighbour("b"), solo.neighbour("c"));
@@ -37,7 +37,7 @@ fn what_comes_in_a_neighbours_name_by_another_way_is_told_to_the_neighbour_alone
         assert!(matches!(&sent[..], [(to, _)] if *to == b), "once, to its owner: {sent:?}");
         solo.advance(secs(1));
         assert_eq!(route(&solo, "x").as_deref(), Some("b"), "{lie:?}");
-        // What the neighbour itself says counts, and goes on to the others.
+        // The neighbour's own update counts, and is passed on to the others.
         solo.say(b, &update("b", "b_alone_", 1, 4, &[("a", 1.0)]));
         assert!(solo.sent().iter().any(|(to, _)| *to == c));
         solo.advance(secs(1));
@@ -57,7 +57,7 @@ fn of_several_lies_with_one_id_the_neighbour_is_told_each() {
     assert_eq!(solo.updates_to(b), lies.map(|lie| via("a", lie)));
 }
 
-/// Whoever passes an update on may alter it on the way, be it before the other copies or after them.
+/// A node may alter an update that it passes on. The altered copy may come before the genuine ones or after them.
 #[test]
 fn an_altered_copy_with_the_same_version_and_id_is_put_right_by_the_next_one() {
     let (mut solo, b, c) = between();
@@ -68,7 +68,7 @@ fn an_altered_copy_with_the_same_version_and_id_is_put_right_by_the_next_one() {
     solo.say(b, &via("b", genuine.clone()));
     assert_eq!(solo.said("x"), ["b"]);
     solo.sent();
-    // The greater one is believed everywhere, also where the genuine one is known, so that its owner hears of it.
+    // The greater update is believed everywhere, even where the genuine one is known, so that its owner hears of it.
     let greater = update("x", "x_latest", 5, 2, &[("c", 1.0)]);
     let again = via("c", greater);
     for (copy, links, copies) in
@@ -80,7 +80,7 @@ fn an_altered_copy_with_the_same_version_and_id_is_put_right_by_the_next_one() {
     }
 }
 
-/// A newer word of its own may come by a shorter way first. It counts once the neighbour says so, or has gone.
+/// A neighbour's newer update may come by another way first. It counts once the neighbour sends it, or has gone.
 #[test]
 fn what_a_neighbour_said_elsewhere_counts_once_its_session_has_ended() {
     let (mut solo, b, c) = between();
@@ -107,7 +107,7 @@ fn a_neighbours_services_are_its_own_to_tell() {
     assert!(matches!(&known[..], [only] if only.service == service("svc")), "{known:?}");
 }
 
-/// It takes no ID twice, so that it keeps a lie under an ID that it knows from the node that would outdo it.
+/// A receptor node takes no ID twice. So it would keep an update from `x` that has an ID which it knows.
 #[test]
 fn a_receptor_neighbour_that_has_not_taken_our_word_is_told_it_under_another_id() {
     let (mut solo, b, c) = between();
@@ -133,21 +133,21 @@ fn a_neighbour_that_has_not_listed_us_yet_does_not_speak_for_itself() {
     assert!(solo.sent().iter().any(|(to, _)| *to != d && *to != c), "passed on");
 }
 
-/// Whoever claims a link to a node must not be on the way to it.
+/// A node that claims a link alone must not get on the path to the other end.
 #[test]
 fn a_link_counts_when_both_ends_list_it_at_the_larger_cost() {
     let (mut solo, b, c) = between();
-    // A claim, however cheap, draws nothing; nor does it count where it is the only way.
+    // A link that one end claims counts neither if it is cheap nor if there is no other path.
     solo.say(c, &update("c", "claims_x", 1, 3, &[("a", 1.0), ("x", 1e-9), ("z", 1.0)]));
     solo.say(c, &via("c", update("z", "z_alone_", 1, 1, &[("y", 1.0)])));
     solo.advance(secs(1));
     assert_eq!((route(&solo, "x").as_deref(), route(&solo, "z")), (Some("b"), None));
     assert!(!solo.mesh.status(solo.now()).known_connection_costs[&node("c")].contains_key("x"));
-    // Both list it, and one of them calls it cheap.
+    // Both ends list the link, and one of them gives it a low cost.
     solo.say(b, &via("b", update("x", "x_to_both", 5, 2, &[("b", 1.0), ("c", 4.0)])));
     solo.advance(secs(1));
     assert_eq!(route(&solo, "x").as_deref(), Some("b"), "by c it costs 5");
-    // A link to us is ours to judge.
+    // For links with us, our own list decides.
     solo.say(b, &via("b", update("x", "x_to_us_", 5, 3, &[("a", 1e-9), ("b", 1.0), ("c", 0.5)])));
     solo.advance(secs(1));
     let known = solo.mesh.status(solo.now()).known_connection_costs;
@@ -155,7 +155,7 @@ fn a_link_counts_when_both_ends_list_it_at_the_larger_cost() {
     assert_eq!(route(&solo, "x").as_deref(), Some("c"), "the larger of 0.5 and 1e-9");
 }
 
-/// A table of many thousand links is not copied for a round of updates.
+/// A round of updates must not copy a table of many thousand links.
 #[test]
 fn what_says_nothing_new_changes_no_table() {
     let (mut solo, b, _c) = between();
@@ -166,7 +166,7 @@ fn what_says_nothing_new_changes_no_table() {
     }
 }
 
-/// What counts is the same from both ends, whatever was said in which order, and a node that lists itself is not led astray.
+/// The links that count are the same from both ends, for any updates in any order, even if a node lists itself.
 #[test]
 fn what_counts_is_the_same_from_both_ends() {
     use rand::{RngExt, SeedableRng};

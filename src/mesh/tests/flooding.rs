@@ -1,4 +1,4 @@
-//! Routing updates: which are news, where they go, and that they stop.
+//! Routing updates: which are news, where they are sent, and that their floods end.
 
 use super::net::Net;
 use super::solo::{Solo, as_update, kind, millis, node, secs, update};
@@ -40,7 +40,7 @@ fn what_is_not_newer_is_ignored() {
     assert_eq!(solo.said("x"), ["y"]);
 }
 
-/// One of them is not the node's. It must not depend on the way which of them a node believes.
+/// One of the two is forged. All nodes must believe the same one, in whichever order they come.
 #[test]
 fn of_two_updates_of_one_version_all_believe_the_same_one() {
     let [less, more] =
@@ -51,7 +51,7 @@ fn of_two_updates_of_one_version_all_believe_the_same_one() {
         order.iter().for_each(|said| solo.say(b, said));
         let last = solo.updates_to(c).pop().unwrap();
         assert_eq!(last, via("a", more.clone()));
-        // Known by what it says, it is not even read to its end.
+        // Recognised as known by its links, it is not even parsed to its end.
         solo.say(b, &more);
         assert_eq!(solo.sent(), []);
     }
@@ -82,7 +82,7 @@ fn a_node_that_has_started_anew_is_told_of_once() {
         solo.say(b, &via("b", update("x", id, epoch, sequence, &[("b", 1.0)])));
         assert_eq!(restarted(&mut solo), told, "{id} {epoch}");
     }
-    // Of two nodes with one ID the one that comes later goes on to take later epochs.
+    // Of two nodes with one ID, the later one keeps taking later epochs.
     let twin = 7 << 24;
     for (step, told) in [(0, 1), (64, 0), (128, 0)] {
         let epoch = twin + step;
@@ -203,8 +203,8 @@ fn floods_in_a_ring_stop() {
     }
     net.log.clear();
     net.run(secs(60));
-    // Nodes of our kind tell each other once a minute. Each update enters each node by one link and leaves by
-    // the other, and starts on both.
+    // meshd nodes announce themselves once a minute. An update starts on both links of its node, and each other
+    // node passes it on over one.
     let updates = net.log.iter().filter(|sent| kind(&sent.message) == MessageType::RoutingUpdate);
     let most = 2 * 5 * (2 + 4);
     let count = updates.count();

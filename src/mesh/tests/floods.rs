@@ -1,4 +1,4 @@
-//! One neighbour that makes things up: it fills its share of the tables, and what others tell still finds room.
+//! A neighbour that makes things up fills only its share of the tables, so others' reports still find room.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use crate::wire::{Advertisement, ConnType, RoutingUpdate};
 
 const MOST: usize = 200;
 
-/// A node with a greedy neighbour and an honest one, of whose mesh it knows a part.
+/// A node with a greedy and an honest neighbour, which knows a part of the honest one's mesh.
 fn beset(options: Options) -> (Solo, SessionId, SessionId) {
     let mut solo = Solo::with("a", options);
     let (greedy, honest) = (solo.neighbour("greedy"), solo.neighbour("honest"));
@@ -20,7 +20,7 @@ fn beset(options: Options) -> (Solo, SessionId, SessionId) {
     (solo, greedy, honest)
 }
 
-/// An update of `of` with that many links, and an advertisement of it.
+/// Sends an update of `of` with that many links, and an advertisement of its service.
 fn tell(solo: &mut Solo, session: SessionId, by: &str, of: &str, sequence: u64, links: usize) {
     let links: Vec<String> = (0..links).map(|i| format!("neighbour-{i:05}")).collect();
     let links: Vec<(&str, f64)> = links.iter().map(|to| (to.as_str(), 1.0)).collect();
@@ -43,7 +43,7 @@ fn advert(of: &str, name: &str, second: u64, size: usize) -> Bytes {
     AdvertisementMessage { advertisement, cancel: false }.message().unwrap()
 }
 
-/// Whether links and services of the node are known.
+/// Whether the node's links are known, and whether its services are.
 fn knows(solo: &Solo, name: &str) -> [bool; 2] {
     let status = solo.mesh.status(solo.now());
     let ad = |name: &str| status.advertisements.iter().any(|ad| ad.node_id == node(name));
@@ -75,7 +75,7 @@ fn a_flood_of_names_and_services_leaves_room_for_others() {
 fn a_flood_of_bytes_leaves_room_for_others() {
     const BYTES: usize = 200_000;
     let (mut solo, greedy, honest) = beset(Options { max_table_bytes: BYTES, ..Options::default() });
-    // Short at first, so that each is known, and then ever longer.
+    // Short at first, so that each is known, then ever longer.
     for sequence in 1..=20 {
         for i in 0..100 {
             let links = sequence as usize * 10;

@@ -1,4 +1,4 @@
-//! Introductions, and all the reasons for which a session ends.
+//! Introductions, and the reasons for which sessions end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ fn greets_at_once_and_every_second_and_gives_up_after_more_than_ten() {
     assert_eq!(solo.sent(), [], "there is nobody to reject");
 }
 
-/// Whoever connects and says nothing learns which node listens, and not whom that is linked to.
+/// A peer that connects and says nothing learns this node's name, but not its links.
 #[test]
 fn who_has_not_introduced_itself_is_told_of_no_links() {
     let mut solo = Solo::new("a");
@@ -54,7 +54,8 @@ fn answers_an_introduction_by_listing_the_peer() {
     );
 }
 
-/// A receptor node that has a living link with another node of our name lists us from its first word on, and refuses us then.
+/// A receptor node that is linked to another node of our name lists that name from its first update on, and then
+/// refuses us.
 #[test]
 fn who_lists_us_before_it_has_heard_us_has_not_let_us_in() {
     let first_words = || {
@@ -108,7 +109,7 @@ fn a_peer_whose_certificate_is_for_others_is_rejected() {
     let policy = LinkPolicy { certified: Some(certified.clone()), ..LinkPolicy::default() };
     let reason = rejected(policy.clone(), &[update("b", "greeting", 1, 1, &[])]);
     assert_eq!(reason, CloseReason::NotCertified { claimed: node("b"), certified });
-    assert!(reason.to_string().starts_with("it calls itself b, and its certificate names c, d"));
+    assert!(reason.to_string().starts_with("it calls itself b, but its certificate names c, d"));
     let mut solo = Solo::new("a");
     let session = solo.open_with(policy);
     solo.say(session, &update("c", "greeting", 1, 1, &[]));

@@ -1,4 +1,4 @@
-//! Neighbours that say anything in any order: the node neither panics nor says more than it was asked.
+//! Neighbours that send anything in any order: the node neither panics nor sends more than it should.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -10,21 +10,21 @@ use crate::wire::{DataHeader, NameHash, RoutingUpdate, ServiceName};
 #[test]
 fn what_begins_with_no_message_introduces_nobody() {
     let mut solo = Solo::new("a");
-    // What is left of a web page's `POST / HTTP/1.1`, and of the first message of TLS: two bytes were taken for a length.
+    // The rest of a web page's `POST / HTTP/1.1`, and of TLS's first message: two bytes were taken for a length.
     for begun in [&b"ST / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], b"\x01\x02\x00\x01\xfc\x03\x03"] {
         let session = solo.open_with(LinkPolicy::default());
         solo.packet(session, Bytes::from_static(begun));
         solo.say(session, &update("page", "ipage000", 1, 1, &[]));
         assert_eq!(solo.mesh.counters().sessions_established, 0, "{begun:?}");
     }
-    // A neighbour that sends such a thing is known already, and stays.
+    // If a known neighbour sends the same, its session stays.
     let neighbour = solo.neighbour("b");
     let before = solo.mesh.counters().sessions_ended;
     solo.packet(neighbour, Bytes::from_static(b"ST / HTTP/1.1\r\n"));
     assert_eq!(solo.mesh.counters().sessions_ended, before);
 }
 
-/// One thing that happens to a node.
+/// An input of a node.
 #[derive(Debug, Clone)]
 enum Step {
     Open,
@@ -73,7 +73,7 @@ fn adverts() -> impl Strategy<Value = Bytes> {
     })
 }
 
-/// Valid messages, valid ones with a few bytes changed or cut off, and noise.
+/// Valid messages, messages with a few bytes changed or cut off, and noise.
 fn messages() -> impl Strategy<Value = Bytes> {
     let valid = || prop_oneof![updates(), data(), adverts(), Just(Bytes::from_static(b"\x03[]"))];
     let mutated =
@@ -112,7 +112,7 @@ proptest! {
                 }
                 Step::Close(session) => {
                     solo.mesh.handle_session_closed(SessionId(session), now);
-                    // A rival that takes over gets everything that is known.
+                    // A contesting session that takes over is sent everything that is known.
                     40
                 }
                 Step::Say(session, message) => {
@@ -121,7 +121,8 @@ proptest! {
                 }
                 Step::Wait(time) => {
                     solo.advance(millis(time));
-                    // Greetings, own updates and advertisements, and rivals that take over, on every session.
+                    // On every session: greetings, own updates and advertisements, and contesting sessions that take
+                    // over.
                     (2 + time as usize / 100) * (10 + open * 3) + open * 40
                 }
             };

@@ -1,7 +1,7 @@
 //! Tests of the protocol as a neighbour sees it: messages in, messages out, in virtual time.
 //!
-//! [`solo`] drives one node by hand-made messages, [`net`] joins several over perfect links. Hundreds of
-//! nodes over bad links are the simulator's business, not ours.
+//! [`solo`] drives one node by hand-made messages, [`net`] joins several over perfect links. The simulator tests
+//! hundreds of nodes over bad links.
 
 mod aging;
 mod datagrams;

@@ -1,5 +1,5 @@
 //! A few nodes joined by perfect links: in order, without loss, with one millisecond of delay, in virtual
-//! time. What crossed a link is kept, for tests that count.
+//! time. Keeps a log of all messages, for tests that count.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) struct Net {
 }
 
 impl Net {
-    /// Nodes of these names, linked as given, and five seconds to get to know each other.
+    /// Nodes of these names, linked as given, after five seconds in which they get to know each other.
     pub(super) fn of(names: &[&str], links: &[(&str, &str)]) -> Self {
         let mut net = Self::default();
         for name in names {
@@ -65,7 +65,7 @@ impl Net {
         self.nodes.get_mut(name).unwrap()
     }
 
-    /// Links two nodes; the session has one number at both ends.
+    /// Links two nodes; the session has the same number at both ends.
     pub(super) fn join(&mut self, a: &str, b: &str) -> SessionId {
         self.sessions += 1;
         let session = SessionId(self.sessions);
@@ -77,7 +77,7 @@ impl Net {
         session
     }
 
-    /// Ends a session at both ends, as a link that resets does.
+    /// Ends a session at both ends, like a connection reset.
     pub(super) fn part(&mut self, session: SessionId) {
         let now = self.now();
         self.ends.retain(|(_, s), _| *s != session);
@@ -153,7 +153,7 @@ impl Net {
         for (name, session) in closed {
             if let Some((other, session)) = self.ends.remove(&(name, session)) {
                 self.ends.remove(&(other.clone(), session));
-                // What was sent before the end still arrives before it.
+                // Messages sent before the end of a session still arrive before it.
                 let (early, late) = std::mem::take(&mut self.flying)
                     .into_iter()
                     .partition(|f| f.1 == other && f.2 == session);

@@ -1,4 +1,4 @@
-//! Neighbours of our kind: asked, missed, forgiven, and told what floods have lost.
+//! meshd neighbours: probes, silence, lateness, and repairs of what floods have lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::wire::{Advertisement, ConnType, DATA_HEADER_LEN, DataHeader, RoutingU
 const PROBE: ServiceName = ServiceName::from_wire(*b"\x01probe\0\0");
 const ALIVE: ServiceName = ServiceName::from_wire(*b"\x01alive\0\0");
 
-/// A neighbour that has introduced itself and not refused to answer probes.
+/// A neighbour that has introduced itself, and neither answers nor refuses probes.
 fn silent_neighbour(solo: &mut Solo, peer: &str) -> SessionId {
     let session = solo.open_with(LinkPolicy::default());
     let own = solo.mesh.id().to_string();
@@ -42,7 +42,7 @@ fn answer(solo: &mut Solo, session: SessionId, peer: &str, probe: &Bytes) {
     solo.packet(session, header.message(&probe[DATA_HEADER_LEN..]));
 }
 
-/// Lets time pass while the neighbour answers every probe for which `lives` says so.
+/// Lets time pass while the neighbour answers every probe for which `lives` is true.
 fn answering(solo: &mut Solo, session: SessionId, time: Duration, mut lives: impl FnMut(usize) -> bool) {
     let (end, mut count) = (solo.time + time, 0);
     while solo.time < end {
@@ -128,7 +128,7 @@ fn a_node_that_was_busy_itself_blames_nobody() {
     let mut solo = Solo::new("a");
     let b = silent_neighbour(&mut solo, "b");
     answering(&mut solo, b, secs(30), |_| true);
-    // Whatever moment of a probe's life it is, not a single wake-up happens for a long time.
+    // The node stalls for different times, so at different moments of a probe.
     for stall in (500..40_000).step_by(1_700) {
         solo.time += millis(stall);
         answering(&mut solo, b, secs(3), |_| true);
@@ -146,7 +146,7 @@ fn what_was_due_before_anybody_waited_for_it_is_no_lateness() {
     let session = solo.open_with(LinkPolicy::default());
     solo.say(session, &update("b", "greeting", 1, 1, &[]));
     let heard = solo.mesh.sessions.get(quiet).unwrap().last_heard();
-    // That it lists us comes late; from then on it is asked, and answers on a long way.
+    // The peer lists us late. From then on it is probed, and answers over a long path.
     solo.advance(secs(8));
     solo.say(session, &update("b", "lists_us", 1, 2, &[("a", 1.0)]));
     solo.advance(millis(1));
@@ -173,7 +173,7 @@ fn a_node_that_is_kept_busy_does_not_believe_in_the_dead_for_ever() {
     let start = solo.time;
     while solo.closed().iter().all(|(session, _)| *session != b) {
         assert!(solo.time - start < secs(25), "the dead live on");
-        // Nothing else is done while what the loud one says is worked off.
+        // The node does nothing else while it handles the loud neighbour's messages.
         solo.time += secs(5);
         let now = solo.now();
         let said = update("loud", "again", 1, 3, &[("a", 1.0)]).message().unwrap();
@@ -187,7 +187,7 @@ fn a_node_that_is_kept_busy_does_not_believe_in_the_dead_for_ever() {
 fn a_lossy_link_is_not_a_dead_one() {
     let mut solo = Solo::new("a");
     let b = silent_neighbour(&mut solo, "b");
-    // Three of four answers get lost, at first none in a row.
+    // Half of the answers get lost, then six of seven.
     answering(&mut solo, b, secs(20), |count| count % 2 == 0);
     answering(&mut solo, b, secs(300), |count| count % 7 == 0);
     assert_eq!(solo.closed(), []);
@@ -208,7 +208,7 @@ fn what_a_flood_has_missed_is_told_again() {
         net.mesh("a").handle_packet(x, said.message().unwrap(), now);
         net.mesh("a").handle_timeout(now);
     }
-    // The link loses all of it.
+    // The link loses all messages.
     while net.mesh("a").poll_transmit().is_some() {}
     net.run(millis(300));
     assert!(!net.routes("c").contains_key("x"));
@@ -242,7 +242,7 @@ fn probes_of_strangers_are_nothing_special() {
     assert_eq!(solo.closed(), []);
 }
 
-/// The digest in the answer to a probe from this session's peer.
+/// The digest in our answer to a probe from this session's peer.
 fn digest_told(solo: &mut Solo, session: SessionId, peer: &str) -> Vec<u8> {
     solo.sent();
     let header = DataHeader {
@@ -265,7 +265,7 @@ fn advert(of: &str, name: &str, time: Timestamp, cancel: bool) -> Bytes {
     AdvertisementMessage { advertisement, cancel }.message().unwrap()
 }
 
-/// The digest of what the node knows, put together from its messages.
+/// The digest of what the node knows, computed anew from its messages.
 fn fresh_digest(solo: &mut Solo) -> Digest {
     let (mut digest, now) = (Digest::default(), solo.now());
     let mesh = &mut solo.mesh;

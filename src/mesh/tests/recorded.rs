@@ -1,5 +1,5 @@
-//! The recorded session of a Go node, replayed against our node under its name: the same answers, byte for
-//! byte.
+//! The recorded session of a Go node, replayed against our node under its name: our node must answer the same,
+//! byte for byte.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -18,8 +18,8 @@ fn bytes(hex: &Value) -> Bytes {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Our node in the place of the recorded one, its neighbour `peer` introduced, with all that `peer` had
-/// told of itself and of the nodes behind it.
+/// Our node in the recorded node's place, after `peer` has introduced itself and sent its recorded updates, its own
+/// and those of nodes beyond it.
 fn replayed(recorded: &Value) -> (Solo, SessionId) {
     let name = recorded["node"].as_str().unwrap();
     let mut solo = Solo::new(name);
@@ -104,7 +104,7 @@ fn the_status_is_the_recorded_one() {
     solo.mesh.set_work_commands(vec![echo], now);
 
     let (status, expected) = (solo.mesh.status(now), &recorded["status_with_peer"]);
-    // Maps of costs and names print as the recording has them.
+    // Maps of costs and names print as in the recording.
     assert_eq!(serde_json::to_value(&status.known_connection_costs).unwrap(), costs(expected));
     assert_eq!(serde_json::to_value(&status.routing_table).unwrap(), expected["RoutingTable"]);
     let connections = expected["Connections"].as_array().unwrap();

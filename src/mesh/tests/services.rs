@@ -1,4 +1,4 @@
-//! Services on offer: told, passed on, superseded, withdrawn.
+//! Services on offer: announced, passed on, superseded, withdrawn.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn listed(solo: &Solo) -> Vec<String> {
     ads.iter().map(|ad| format!("{}:{}", ad.node_id, ad.service)).collect()
 }
 
-/// The latest date that can be written, and one that a forger may hope to get away with.
+/// The latest date that can be written is not believed; a century ahead is.
 #[test]
 fn a_date_that_nobody_could_outdo_is_not_believed() {
     let mut solo = Solo::new("a");
@@ -51,7 +51,7 @@ fn a_date_that_nobody_could_outdo_is_not_believed() {
     solo.packet(b, ad("x", "own", 1_800_000_000, false));
     assert_eq!(listed(&solo), ["a:own", "x:own"]);
     assert_eq!(solo.mesh.counters().malformed, 4);
-    // A century ahead is believed, and put right by the node itself.
+    // A date a century ahead is believed, and the node itself corrects it.
     let century = 1_800_000_000 + 100 * 366 * 86_400;
     solo.packet(b, ad("a", "own", century, true));
     solo.sent();
@@ -63,8 +63,8 @@ fn a_date_that_nobody_could_outdo_is_not_believed() {
     assert!(date < Timestamp::from_second(century + 1).unwrap(), "{date}");
 }
 
-/// Its node, or who lies in its name, may have a clock that is ahead. Dates decide which word is the later one; when it was
-/// said is not later than when it came.
+/// A node's clock may be ahead, or somebody may lie in its name. The dates still decide which advertisement is later,
+/// but none is shown as later than it came.
 #[test]
 fn a_date_ahead_of_our_clock_is_shown_as_when_it_came() {
     const CENTURY: i64 = 1_800_000_000 + 100 * 366 * 86_400;
@@ -132,7 +132,7 @@ fn the_later_date_counts_and_news_is_passed_on_unchanged() {
     assert_eq!(listed(&solo), ["x:svc"]);
 }
 
-/// It sends a new neighbour nothing until its next round.
+/// A receptor node sends a new neighbour no advertisements until its next round.
 #[test]
 fn a_receptor_neighbours_services_come_from_others_until_it_has_told_one_itself() {
     let mut solo = Solo::new("a");
@@ -181,7 +181,7 @@ fn who_withdrew_with_a_clock_that_was_ahead_is_believed_once_it_is_right() {
     let now = ad("x", "svc", wall, false);
     solo.packet(b, now.clone());
     assert_eq!((solo.sent(), listed(&solo)), (vec![(c, now)], vec!["x:svc".to_owned()]));
-    // In good order, clocks that differ a little change nothing.
+    // A withdrawal that is only a little ahead still outdoes an earlier date.
     solo.packet(b, ad("x", "svc", wall + 20, true));
     solo.packet(b, ad("x", "svc", wall + 10, false));
     assert_eq!(listed(&solo), [] as [String; 0]);
@@ -224,7 +224,7 @@ fn a_service_of_our_past_is_withdrawn() {
     assert_eq!(solo.sent(), []);
 }
 
-/// The life of a node that starts at that time after the test.
+/// The epoch of a node that starts at that time after the test's start.
 fn life(since_start: std::time::Duration) -> u64 {
     (u64::try_from(at(since_start).wall.as_second()).unwrap()) << 24
 }
@@ -286,7 +286,7 @@ fn a_service_that_is_renewed_in_a_new_life_stays() {
 fn a_node_whose_clock_was_set_back_hears_of_its_past_and_is_believed_again() {
     let mut net = Net::of(&["a", "b", "c"], &[("a", "b"), ("b", "c")]);
     let now = net.now();
-    // In its last life its clock was years ahead.
+    // In its last run, its clock was years ahead.
     let link = net.mesh("b").sessions.by_peer()[&node("a")];
     net.mesh("b").handle_packet(link, ad("a", "svc", 2_000_000_000, false), now);
     net.mesh("a").advertise(service("svc"), offer(), now);
@@ -298,7 +298,7 @@ fn a_node_whose_clock_was_set_back_hears_of_its_past_and_is_believed_again() {
     }
 }
 
-/// Its clock was ahead, or somebody has said so. Who looks at dates in milliseconds sees that it is there.
+/// The node's clock was ahead, or a lie says so. Dates have to grow by milliseconds for readers to see it alive.
 #[test]
 fn a_node_that_has_to_date_ahead_of_its_clock_is_heard_again_each_minute() {
     let mut solo = Solo::with("a", Options { max_idle: secs(1_000), ..Options::default() });

@@ -1,5 +1,5 @@
-//! One node under test: its neighbours are what a test makes them say. Time moves only when told, and
-//! nothing that the node sends or reports gets lost.
+//! One node under test: the test sends its neighbours' messages. Time passes only when told to, and nothing that the
+//! node sends or reports is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +134,7 @@ impl Solo {
         self.mesh.handle_wait(Tick::at(end));
     }
 
-    /// Links have room for everything, unless a test takes the events itself.
+    /// Gives links room for everything, unless a test takes the events itself.
     fn give_room(&mut self) {
         let now = self.now();
         while let Some(event) = self.mesh.poll_event() {

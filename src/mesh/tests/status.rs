@@ -1,4 +1,4 @@
-//! What clients see does not depend on how often they ask, although most of it is shared with the core.
+//! Clients see the same however often they ask, although snapshots share memory with the core.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -8,7 +8,7 @@ use super::solo::{Solo, millis, node, secs, service, update};
 use crate::mesh::{LinkPolicy, LocalService, SessionId};
 use crate::wire::ConnType;
 
-/// One of the things that happen to a node, by chance.
+/// A random input of the node.
 fn happen(solo: &mut Solo, sessions: &mut [SessionId; 2], sequence: u64, rng: &mut SmallRng) {
     let name = |n: u8| format!("x{n}");
     let at = rng.random_range(0..2);
@@ -65,7 +65,7 @@ fn who_asks_often_is_shown_the_same_as_who_asks_late() {
                     solo.mesh.status(solo.now());
                 }
             }
-            // Routes follow the links by then.
+            // By then, the routes follow the links.
             solo.advance(secs(20));
             solo.mesh.status(solo.now())
         });

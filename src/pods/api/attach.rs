@@ -1,5 +1,5 @@
-//! Opening an attach stream: as a WebSocket where the server agrees on version 5 of the protocol, which can half-close
-//! stdin, else as SPDY. Owns that choice. What travels over the stream is `websocket`'s and `spdy`'s business.
+//! Opening an attach stream: as a WebSocket if the server agrees on version 5 of the protocol, which can half-close
+//! stdin, otherwise as SPDY. Owns that choice. `websocket` and `spdy` own what travels over the stream.
 
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use hyper::upgrade::Upgraded;
@@ -22,7 +22,7 @@ const V4: &str = "v4.channel.k8s.io";
 const PROTOCOL_VERSION: &str = "x-stream-protocol-version";
 
 /// The connection after its upgrade.
-pub(super) type Connection = TokioIo<Upgraded>;
+pub(super) type AttachConnection = TokioIo<Upgraded>;
 
 pub(super) async fn open(api: &HttpApi, path: &str) -> Result<Box<dyn StdinStream>, ApiError> {
     if !api.uses_spdy()
@@ -35,7 +35,7 @@ pub(super) async fn open(api: &HttpApi, path: &str) -> Result<Box<dyn StdinStrea
     Ok(stream)
 }
 
-/// None if the server, or the credential's rights, do not go with WebSockets of that version.
+/// None if the server does not offer version 5 over WebSockets, or the credential may not open a WebSocket.
 async fn open_websocket(api: &HttpApi, path: &str) -> Result<Option<Box<dyn StdinStream>>, ApiError> {
     let mut request = request(Method::GET, path, Body::empty())?;
     let key = generate_key();
@@ -75,7 +75,7 @@ async fn open_spdy(api: &HttpApi, path: &str) -> Result<Box<dyn StdinStream>, Ap
     Ok(Box::new(SpdyStdin::new(upgraded(response).await?)))
 }
 
-async fn upgraded(response: Response<Body>) -> Result<Connection, ApiError> {
+async fn upgraded(response: Response<Body>) -> Result<AttachConnection, ApiError> {
     let upgraded = hyper::upgrade::on(response).await;
     upgraded.map(TokioIo::new).map_err(|error| ApiError::Unreachable(words(&error).into()))
 }

@@ -17,7 +17,7 @@ use super::{LogStream, PodChange, PodChanges};
 use crate::pods::api_error::ApiError;
 
 /// Most bytes of an answer, and of one event of a watch.
-const MOST: usize = 64 * 1024 * 1024;
+const MOST_OF_ANSWER: usize = 64 * 1024 * 1024;
 const MOST_OF_EVENT: usize = 8 * 1024 * 1024;
 /// Most bytes of a message that is no Status object.
 const MOST_OF_MESSAGE: usize = 1024;
@@ -26,8 +26,11 @@ const MOST_OF_MESSAGE: usize = 1024;
 pub(super) async fn json(response: Response<Body>) -> Result<Value, ApiError> {
     let response = successful(response).await?;
     let bytes = bytes(response.into_body()).await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|_| ApiError::Unreachable("what answered does not speak the Kubernetes API: no JSON".into()))
+    serde_json::from_slice(&bytes).map_err(|_| {
+        ApiError::Unreachable(
+            "the answer is not JSON, so the server does not speak the Kubernetes API".into(),
+        )
+    })
 }
 
 /// The answer if it is a success, or the refusal.
@@ -64,13 +67,13 @@ fn message(status: StatusCode, body: &[u8]) -> String {
 }
 
 async fn bytes(body: Body) -> Result<Vec<u8>, ApiError> {
-    match Limited::new(body, MOST).collect().await {
+    match Limited::new(body, MOST_OF_ANSWER).collect().await {
         Ok(collected) => Ok(collected.to_bytes().into()),
         Err(error) => Err(ApiError::Unreachable(words(&*error).into())),
     }
 }
 
-/// The bytes of a log. Only a length, or chunks, tell whether all of it came.
+/// The bytes of a log. Without a Content-Length or a Transfer-Encoding, nothing shows whether all of it arrived.
 pub(super) fn log(response: Response<Body>) -> LogStream {
     let headers = response.headers();
     let has_end =
@@ -84,7 +87,7 @@ pub(super) fn log(response: Response<Body>) -> LogStream {
     Box::pin(bytes.chain(stream::once(async move { cut() })))
 }
 
-/// The events of a watch, one a line.
+/// The events of a watch, one per line.
 pub(super) fn changes(response: Response<Body>) -> PodChanges {
     let body = response.into_body().into_data_stream();
     let state = (body, BytesMut::new());
@@ -111,7 +114,7 @@ pub(super) fn changes(response: Response<Body>) -> PodChanges {
 
 fn change(line: &[u8]) -> Result<PodChange, ApiError> {
     let mut event: Value = serde_json::from_slice(line)
-        .map_err(|_| ApiError::Unreachable("an event of the watch is no JSON".into()))?;
+        .map_err(|_| ApiError::Unreachable("an event of the watch is not JSON".into()))?;
     let object = event["object"].take();
     match event["type"].as_str().unwrap_or_default() {
         "ADDED" | "MODIFIED" => Ok(PodChange::Applied(object)),
@@ -126,7 +129,7 @@ fn change(line: &[u8]) -> Result<PodChange, ApiError> {
     }
 }
 
-/// The moment that an object, or a list, shows.
+/// The `resourceVersion` of an object or a list.
 pub(super) fn version(object: &Value) -> String {
     object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }

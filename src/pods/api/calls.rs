@@ -1,5 +1,5 @@
-//! Requests to API servers, counted by what was asked and what was answered. A server may answer with any number; those that
-//! HTTP does not know are one.
+//! Counts requests to API servers by verb and status code. All codes unknown to HTTP count as one, because a server may
+//! answer with any number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
 
-/// The numbers since the daemon started. Clones are the same. Locked for arithmetic alone.
+/// The counts since the daemon started, shared by all clones. The lock is held only for arithmetic.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Calls(Arc<Mutex<BTreeMap<(&'static str, u16), u64>>>);
 
 /// No answer came.
 const NONE: u16 = 0;
-/// A number that HTTP does not know.
+/// Any code that HTTP does not know.
 const UNKNOWN: u16 = 1;
 
 impl Calls {
@@ -22,7 +22,7 @@ impl Calls {
         *self.0.lock().entry((verb, code)).or_default() += 1;
     }
 
-    /// Verb, code and number.
+    /// Verb, code and count of each.
     pub(super) fn all(&self) -> Vec<(&'static str, String, u64)> {
         let name = |code| match code {
             NONE => "none".to_owned(),
@@ -33,7 +33,7 @@ impl Calls {
     }
 }
 
-/// What Kubernetes calls a request.
+/// The Kubernetes verb of a request.
 pub(super) fn verb(method: &Method, query: Option<&str>) -> &'static str {
     match *method {
         Method::GET if query.is_some_and(|query| query.contains("watch=true")) => "watch",

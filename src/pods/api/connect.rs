@@ -23,14 +23,14 @@ pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_BETWEEN: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TRIES: u32 = 3;
-/// Longest time for which what was sent may stay unacknowledged.
+/// How long sent data may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// Bytes of one connection's buffer.
 const BUFFER: usize = 64 * 1024;
 
 /// Where a client's credential comes from.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Credential {
+pub enum CredentialSource {
     /// The service account that is mounted into this node's own pod.
     InCluster,
     /// A kubeconfig, parsed.
@@ -50,24 +50,24 @@ pub enum ConnectError {
     Kubeconfig(String),
 }
 
-/// A client for a credential, and where it leads.
-pub(super) struct Connected {
+/// A client for a credential, with the namespace and the server that the credential names.
+pub(super) struct ApiConnection {
     pub(super) client: Client,
     pub(super) namespace: String,
-    /// The API server, and whom it is trusted by.
+    /// The API server's address, and a digest of its certificate authority.
     pub(super) server: ServerKey,
 }
 
 /// Makes a client.
-pub(super) async fn client(credential: &Credential) -> Result<Connected, ConnectError> {
+pub(super) async fn client(credential: &CredentialSource) -> Result<ApiConnection, ConnectError> {
     let config = match credential {
-        Credential::InCluster => Config::incluster().map_err(|e| ConnectError::InCluster(words(&e)))?,
-        Credential::Default => {
+        CredentialSource::InCluster => Config::incluster().map_err(|e| ConnectError::InCluster(words(&e)))?,
+        CredentialSource::Default => {
             let found = Config::from_kubeconfig(&KubeConfigOptions::default()).await;
             found.map_err(|e| ConnectError::Kubeconfig(words(&e)))?
         }
-        Credential::Kubeconfig(value) => {
-            // The reader's own words would show values.
+        CredentialSource::Kubeconfig(value) => {
+            // The parser's own message would show values of the kubeconfig.
             let shape = |_| ConnectError::Kubeconfig("its fields are not those of a kubeconfig".into());
             let kubeconfig: Kubeconfig = serde_json::from_value(value.clone()).map_err(shape)?;
             let read = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
@@ -79,7 +79,7 @@ pub(super) async fn client(credential: &Credential) -> Result<Connected, Connect
     let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let server = (host, url.port_u16().unwrap_or(usual), digest_of(config.root_cert.iter().flatten()));
-    Ok(Connected { client, namespace: config.default_namespace, server })
+    Ok(ApiConnection { client, namespace: config.default_namespace, server })
 }
 
 fn digest_of<'a>(certificates: impl Iterator<Item = &'a Vec<u8>>) -> [u8; 32] {
@@ -120,7 +120,7 @@ fn build(config: &Config) -> Result<Client, BoxError> {
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-impl std::fmt::Debug for Credential {
+impl std::fmt::Debug for CredentialSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::InCluster => "InCluster",

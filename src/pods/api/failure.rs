@@ -1,5 +1,6 @@
-//! Why a request has no answer, by the types of its error: whether anything can have reached the server, whether its
-//! address or the authority may be wrong, and what it says, without the words of libraries that only pass it on.
+//! Tells from the types of an error why a request has no answer: whether the server may have got the request, and
+//! whether the server's address or authority may be wrong. Also words the error, without the texts of libraries that
+//! only pass it on.
 
 use std::error::Error;
 use std::{io, iter};
@@ -12,14 +13,14 @@ use super::resolver::LookupFailed;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NoAnswer {
+pub(super) struct NoApiAnswer {
     /// A connection was made: the server may have got the request.
     pub(super) was_connected: bool,
-    /// The name does not exist, or what answers there is not trusted or speaks something else.
+    /// The name does not exist, or TLS failed because the peer is not trusted or speaks something else.
     pub(super) is_misdirected: bool,
 }
 
-impl NoAnswer {
+impl NoApiAnswer {
     /// Looks through an error and its causes.
     pub(super) fn of(error: &(dyn Error + 'static)) -> Self {
         let mut found = Self { was_connected: true, is_misdirected: false };
@@ -32,10 +33,10 @@ impl NoAnswer {
     }
 }
 
-/// What an error and its causes say, each once.
+/// The texts of an error and its causes, each once.
 pub(super) fn words(error: &(dyn Error + 'static)) -> String {
     let chain: Vec<_> = causes(error).collect();
-    // Why there is no connection stands below all that were to make one.
+    // Only the innermost cause says why there is no connection.
     let is_unconnected = chain.iter().any(|error| is_connect(*error));
     let mut texts: Vec<String> = Vec::new();
     for (error, below) in chain.iter().zip((0..chain.len()).rev()) {
@@ -60,7 +61,7 @@ pub(super) fn words(error: &(dyn Error + 'static)) -> String {
 /// An error and its causes, the outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
-        // What it says of its own source leaves the error out that it wraps.
+        // Its `source()` would skip the error that it wraps.
         Some(wrapping) => wrapping.get_ref().map(|inner| inner as &(dyn Error + 'static)),
         None => error.source(),
     })
@@ -80,8 +81,8 @@ mod tests {
     fn an_untrusted_certificate_is_found_however_it_is_wrapped() {
         let tls = TlsError::InvalidCertificate(CertificateError::UnknownIssuer);
         let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls));
-        assert!(NoAnswer::of(&wrapped).is_misdirected);
-        assert!(!NoAnswer::of(&io::Error::from(io::ErrorKind::ConnectionRefused)).is_misdirected);
+        assert!(NoApiAnswer::of(&wrapped).is_misdirected);
+        assert!(!NoApiAnswer::of(&io::Error::from(io::ErrorKind::ConnectionRefused)).is_misdirected);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The requests of [`Api`] over HTTP, through a client of the kube crate. Owns paths, parameters and time limits.
-//! Retries nothing, as a create must not be repeated behind its caller's back.
+//! Retries nothing, because a create must not be repeated without its caller's knowledge.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +12,16 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::connect::{ConnectError, Connected, Credential};
-use super::failure::{NoAnswer, words};
-use super::proven::{ProvenServers, Server};
+use super::connect::{ApiConnection, ConnectError, CredentialSource};
+use super::failure::{NoApiAnswer, words};
+use super::proven::{ApiServer, ProvenServers};
 use super::rate::RateLimit;
 use super::rights::{self, ApiRights};
 use super::{
     ANSWER_WITHIN, Api, ApiAnswer, LogStream, PodChanges, PodList, PodName, Select, StdinStream, attach,
     body, calls, connect, no_answer, unanswered,
 };
-use crate::pods::api_error::{ApiError, Patience, Unreachable};
+use crate::pods::api_error::{AnswerPatience, ApiError, ApiUnreachable};
 use crate::pods::environment::Rate;
 use crate::pods::pod::WORKER;
 use crate::pods::waiting::joined;
@@ -35,10 +35,10 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub struct HttpApi {
     client: Client,
-    server: Arc<Server>,
+    server: Arc<ApiServer>,
     limit: Option<Arc<RateLimit>>,
     rights: Arc<ApiRights>,
-    /// WebSockets were refused here, and SPDY was not.
+    /// The server refused WebSockets and accepted SPDY.
     uses_spdy: Arc<AtomicBool>,
 }
 
@@ -48,11 +48,11 @@ impl HttpApi {
     /// # Errors
     /// [`ConnectError`]: the credential cannot be used. Nothing was sent yet.
     pub async fn new(
-        credential: &Credential,
+        credential: &CredentialSource,
         rate: Option<Rate>,
         proven: &ProvenServers,
     ) -> Result<(Self, String), ConnectError> {
-        let Connected { client, namespace, server } = connect::client(credential).await?;
+        let ApiConnection { client, namespace, server } = connect::client(credential).await?;
         let server = proven.server(server);
         let limit = rate.map(|rate| Arc::new(RateLimit::new(rate)));
         Ok((Self { client, server, limit, rights: Arc::default(), uses_spdy: Arc::default() }, namespace))
@@ -72,9 +72,9 @@ impl HttpApi {
                 self.rights.note_answer(right, &mut response);
                 return Ok(response);
             }
-            Ok(Err(error)) => self.unreachable(NoAnswer::of(&error), &words(&error)),
+            Ok(Err(error)) => self.unreachable(NoApiAnswer::of(&error), &words(&error)),
             Err(_) => {
-                let failure = NoAnswer { was_connected: true, is_misdirected: false };
+                let failure = NoApiAnswer { was_connected: true, is_misdirected: false };
                 self.unreachable(failure, &unanswered())
             }
         };
@@ -83,15 +83,15 @@ impl HttpApi {
         Err(error)
     }
 
-    fn unreachable(&self, failure: NoAnswer, why: &str) -> ApiError {
+    fn unreachable(&self, failure: NoApiAnswer, why: &str) -> ApiError {
         let (host, port) = self.server.address();
         let patience = match failure.is_misdirected {
-            _ if self.server.is_proven() => Patience::Outage,
-            true => Patience::None,
-            false => Patience::Short,
+            _ if self.server.is_proven() => AnswerPatience::Outage,
+            true => AnswerPatience::None,
+            false => AnswerPatience::Short,
         };
         let text = format!("API server {host}:{port}: {why}");
-        ApiError::Unreachable(Unreachable { text, was_connected: failure.was_connected, patience })
+        ApiError::Unreachable(ApiUnreachable { text, was_connected: failure.was_connected, patience })
     }
 
     async fn json(&self, request: Request<Body>) -> Result<Value, ApiError> {
@@ -256,7 +256,7 @@ fn with_json(method: Method, path: &str, body: String) -> Result<Request<Body>, 
 }
 
 pub(super) fn request(method: Method, path: &str, body: Body) -> Result<Request<Body>, ApiError> {
-    // Streams are refused where JSON is asked for, and JSON is what comes where nothing is.
+    // No Accept header: the server refuses streams to a client that asks for JSON, and sends JSON by default.
     Request::builder()
         .method(method)
         .uri(path)
@@ -280,7 +280,7 @@ fn path(pod: &PodName) -> Result<String, ApiError> {
     Ok(format!("{}/{}", pods(&pod.namespace)?, checked(&pod.name)?))
 }
 
-/// A name that cannot lead elsewhere: submissions choose namespaces and names.
+/// Checks that a name cannot change the path, because submissions choose namespaces and names.
 fn checked(name: &str) -> Result<&str, ApiError> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     if !name.is_empty() && name.bytes().all(fits) && name.bytes().any(|byte| byte != b'.') {
@@ -309,7 +309,7 @@ fn encode(text: &str) -> String {
     encoded
 }
 
-/// When an event happened last: its times are of one format and compare as texts.
+/// When an event last happened. All times of events have one format, so they compare as texts.
 fn time(event: &Value) -> &str {
     let times = [&event["lastTimestamp"], &event["eventTime"], &event["metadata"]["creationTimestamp"]];
     times.into_iter().find_map(Value::as_str).unwrap_or_default()

@@ -37,9 +37,9 @@ use super::api_error::ApiError;
 
 /// How long an answer, or the beginning of a stream, may take.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// How often an attach stream over which nothing is sent any more is kept alive.
+/// How often an attach stream is pinged after all of stdin was sent.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// How long the server's reason is waited for where a stream broke off while it was written.
+/// How long to wait for the server's reason after a write to a stream failed.
 const LAST_WORD_WITHIN: Duration = Duration::from_secs(2);
 
 /// An answer on its way.
@@ -54,8 +54,8 @@ fn unanswered() -> String {
     format!("no answer within {} s", ANSWER_WITHIN.as_secs())
 }
 
-/// Bytes of a log as they come. An error means that the stream broke off; without one it ended in order, which it says as
-/// often as it is asked.
+/// Bytes of a log as they come. An error means that the stream broke off. Otherwise it ended in order, and says so
+/// again at each later poll.
 pub type LogStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 /// Changes of pods as they come, until the server ends the watch.
@@ -73,9 +73,9 @@ pub struct PodName {
 /// Which pods of a namespace are meant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Select {
-    /// Those with this value of this label.
+    /// The pods with this value of this label.
     Label(&'static str, String),
-    /// The one of this name.
+    /// The pod of this name.
     Name(String),
 }
 
@@ -84,7 +84,7 @@ pub enum Select {
 pub struct PodList {
     /// The pods.
     pub pods: Vec<Value>,
-    /// The moment, for a watch of what comes after it.
+    /// The `resourceVersion` of that moment, from which a watch can go on.
     pub version: String,
 }
 
@@ -93,34 +93,34 @@ pub struct PodList {
 pub enum PodChange {
     /// It was created or changed.
     Applied(Value),
-    /// It is gone; what it looked like at the end.
+    /// It is gone; this is its last state.
     Deleted(Value),
-    /// Nothing happened up to this moment.
+    /// All changes up to this `resourceVersion` have been sent.
     Bookmark(String),
-    /// The server does not know any more what happened since: list the pods again.
+    /// The server no longer has the changes since then: list the pods again.
     Expired,
 }
 
 /// An open stream to a container's stdin.
 pub trait StdinStream: Send {
-    /// Sends all of a payload, half-closes the stream, reports that through `sent`, and waits for the server's word.
-    fn send(self: Box<Self>, payload: File, sent: oneshot::Sender<()>) -> Sending;
+    /// Sends all of a payload, half-closes the stream, reports that through `sent`, and waits for the server's Status
+    /// object.
+    fn send(self: Box<Self>, payload: File, sent: oneshot::Sender<()>) -> PayloadSending;
 }
 
 /// A payload on its way.
-pub type Sending = Pin<Box<dyn Future<Output = Result<(), AttachError>> + Send>>;
+pub type PayloadSending = Pin<Box<dyn Future<Output = Result<(), AttachError>> + Send>>;
 
 /// Why a payload did not arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttachError {
     /// The container was never attached to: it got nothing.
     NeverAttached(String),
-    /// It may have got a part.
+    /// The container may have got a part.
     Broken(String),
 }
 
-/// The requests that units make, and those for the secrets beside them. All objects are JSON: fields unknown here pass
-/// through.
+/// The requests for units, and those for secrets. All objects are JSON, so that fields unknown here pass through.
 pub trait Api: Send + Sync + 'static {
     /// Creates a pod.
     fn create(&self, namespace: &str, pod: &Value) -> ApiAnswer<Value>;
@@ -134,8 +134,8 @@ pub trait Api: Send + Sync + 'static {
     fn list(&self, namespace: &str, select: &Select) -> ApiAnswer<PodList>;
     /// Watches pods from the moment of a list on.
     fn watch(&self, namespace: &str, select: &Select, version: &str) -> ApiAnswer<PodChanges>;
-    /// Opens container `worker`'s log with time stamps. `since` counts whole seconds; with `follow` the stream goes on
-    /// until the container has ended.
+    /// Opens container `worker`'s log with time stamps. `since` is cut to whole seconds; with `follow` the stream goes
+    /// on until the container has ended.
     fn open_log(&self, pod: &PodName, since: Option<Timestamp>, follow: bool) -> ApiAnswer<LogStream>;
     /// Attaches to container `worker`'s stdin.
     fn attach(&self, pod: &PodName) -> ApiAnswer<Box<dyn StdinStream>>;
@@ -147,7 +147,7 @@ pub trait Api: Send + Sync + 'static {
     fn delete_secret(&self, namespace: &str, name: &str) -> ApiAnswer<()>;
     /// Whether the credential may make a request of this verb on pods or a subresource of them.
     fn may(&self, namespace: &str, verb: &str, subresource: &str) -> ApiAnswer<bool>;
-    /// What the server says of its release.
+    /// The server's version.
     fn version(&self) -> ApiAnswer<Value>;
     /// The host and port of the API server.
     fn server(&self) -> (String, u16);

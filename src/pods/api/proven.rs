@@ -1,5 +1,5 @@
-//! Which API servers have answered since the daemon started, each by its address and the authority that it was trusted by:
-//! where one has, both are right, and what fails now is an outage. Where none has, they may be wrong.
+//! Remembers which API servers have answered since the daemon started, by address and certificate authority. If a
+//! server has answered, both are right, and a later failure is an outage. Otherwise either may be wrong.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 
 use super::calls::Calls;
 
-/// Most that are remembered: submissions bring addresses and authorities.
-const MOST: usize = 4_096;
+/// Most servers remembered. The number is bounded because submissions bring addresses and authorities.
+const MOST_SERVERS: usize = 4_096;
 
-/// A server's host and port, and the digest of the certificates of its authority, which may be long.
+/// A server's host and port, and a digest of its authority's certificates, which may be long.
 pub(super) type ServerKey = (String, u16, [u8; 32]);
 
-/// The servers that have answered, and what all were asked. Clones are the same.
+/// The servers that have answered, and the counts of all requests. Shared by all clones.
 #[derive(Debug, Clone, Default)]
 pub struct ProvenServers {
     answered: Arc<Mutex<BTreeSet<ServerKey>>>,
@@ -25,25 +25,25 @@ pub struct ProvenServers {
 
 /// One server, as one client sees it.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct ApiServer {
     key: ServerKey,
     all: ProvenServers,
-    /// This client has had an answer: it need not look again.
+    /// This client has had an answer, so it need not look into `all`.
     has_answered: AtomicBool,
 }
 
 impl ProvenServers {
-    /// Requests to all servers: verb, answer's code, number.
+    /// Requests to all servers: verb, status code, count.
     pub fn calls(&self) -> Vec<(&'static str, String, u64)> {
         self.calls.all()
     }
 
-    pub(super) fn server(&self, key: ServerKey) -> Arc<Server> {
-        Arc::new(Server { key, all: self.clone(), has_answered: AtomicBool::new(false) })
+    pub(super) fn server(&self, key: ServerKey) -> Arc<ApiServer> {
+        Arc::new(ApiServer { key, all: self.clone(), has_answered: AtomicBool::new(false) })
     }
 }
 
-impl Server {
+impl ApiServer {
     /// Counts a request and the head of its answer, if one came.
     pub(super) fn note_call(&self, verb: &'static str, answer: Option<StatusCode>) {
         self.all.calls.note(verb, answer);
@@ -54,14 +54,15 @@ impl Server {
             return;
         }
         let mut all = self.all.answered.lock();
-        if all.len() >= MOST {
-            // Those in use come back with their next answer.
+        if all.len() >= MOST_SERVERS {
+            // Clients that have had an answer keep their own flag; the first answer to a new client adds its server
+            // again.
             all.clear();
         }
         all.insert(self.key.clone());
     }
 
-    /// Whether it has ever answered, to any client that trusts the same authority.
+    /// Whether it has answered any client that trusts the same authority.
     pub(super) fn is_proven(&self) -> bool {
         self.has_answered.load(Ordering::Relaxed) || self.all.answered.lock().contains(&self.key)
     }

@@ -10,10 +10,10 @@ use crate::pods::environment::Rate;
 /// A bucket, full at first.
 #[derive(Debug)]
 pub(super) struct RateLimit {
-    /// Time between two tokens, and how far the bucket may run ahead of that.
+    /// Time between two tokens, and the time that it takes to fill the bucket.
     pace: Duration,
     burst: Duration,
-    /// When the bucket is full again. A plain lock, held for a sum.
+    /// When the bucket is full again. The lock is held only for arithmetic.
     full_at: Mutex<Option<Instant>>,
 }
 
@@ -29,7 +29,7 @@ impl RateLimit {
         sleep_until(due).await;
     }
 
-    /// Takes the next token; gives the moment from which it counts.
+    /// Takes the next token and returns the moment from which it is valid.
     fn take(&self, now: Instant) -> Instant {
         let mut full_at = self.full_at.lock();
         let next = full_at.map_or(now, |at| at.max(now)) + self.pace;

@@ -1,5 +1,5 @@
-//! Looks up the names of API servers, by the system's resolver. Owns the difference between a name that does not exist and
-//! a resolver that fails for now, which the standard library's error does not show.
+//! Looks up the names of API servers, by the system's resolver. Owns the distinction between a name that does not exist
+//! and a resolver that fails for now, which the standard library's error does not show.
 
 use std::io;
 use std::net::SocketAddr;
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn addresses_are_found_and_a_name_that_does_not_exist_is_told_from_them() {
         assert_eq!(look_up("127.0.0.1").unwrap().next().unwrap().ip().to_string(), "127.0.0.1");
-        // No resolver is asked for it: it has a blank.
+        // The name has a blank, so no DNS server is asked.
         assert!(look_up("no such.invalid").unwrap_err().is_unknown);
     }
 }

@@ -1,6 +1,6 @@
-//! What a credential was allowed to do. An API server that has just started answers 403 until it has read the cluster's
-//! roles, for some seconds; such a refusal passes by itself, and one of a right that was never there does not. Owns which
-//! of the two a refusal is; sends nothing.
+//! Remembers what a credential was allowed to do. An API server that has just started answers 403 for some seconds,
+//! until it has read the cluster's roles. Such a refusal passes by itself; the refusal of a right that never existed
+//! does not. Owns which of the two a refusal is; sends nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use kube::client::Body;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long any refusal may pass after the server did not answer, or answered that it cannot.
+/// For how long after a failure of the server any refusal counts as passing.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 
 /// A mark on a refusal that passes by itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MayPass;
 
-/// What one credential may do, as far as it was seen.
+/// What one credential was seen to be allowed.
 #[derive(Debug, Default)]
 pub(super) struct ApiRights {
     // A plain lock, for single operations.
@@ -30,8 +30,8 @@ struct SeenRights {
     failed_at: Option<Instant>,
 }
 
-/// The right that a request needs, if having it once says anything about the next time: a pod may also be refused for
-/// what it is.
+/// The right that a request needs. None for a create, because its success says nothing about the next: a pod may also
+/// be refused for its content.
 pub(super) fn needed(request: &Request<Body>) -> Option<String> {
     let uri = request.uri();
     match *uri.path().split('/').collect::<Vec<_>>().as_slice() {

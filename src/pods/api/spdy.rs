@@ -1,6 +1,6 @@
-//! Stdin over SPDY/3.1, version 4 of the Kubernetes protocol, for credentials and servers that WebSockets do not go
-//! with. Owns as much of SPDY as one stdin and one error stream need: no compression is used in the headers sent,
-//! headers received are skipped, and there is no flow control, as the servers have none either.
+//! Stdin over SPDY/3.1, version 4 of the Kubernetes protocol, for credentials and servers that WebSockets do not work
+//! with. Owns as much of SPDY as one stdin and one error stream need: headers are sent uncompressed, received headers
+//! are skipped, and there is no flow control because the servers have none either.
 
 use std::io;
 
@@ -9,8 +9,8 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, WriteHalf, split};
 use tokio::sync::{mpsc, oneshot};
 
-use super::attach::{Connection, outcome};
-use super::{AttachError, LAST_WORD_WITHIN, PING_EVERY, Sending, StdinStream};
+use super::attach::{AttachConnection, outcome};
+use super::{AttachError, LAST_WORD_WITHIN, PING_EVERY, PayloadSending, StdinStream};
 
 const ERROR_STREAM: u32 = 1;
 const STDIN_STREAM: u32 = 3;
@@ -24,20 +24,20 @@ const GOAWAY: u16 = 7;
 const FIN: u8 = 1;
 /// Bytes of a frame's data.
 const PIECE: usize = 64 * 1024;
-/// Most bytes of a frame that are kept: a Status object is shorter.
-const MOST: usize = 1 << 20;
+/// Most bytes of a received frame. A Status object is shorter.
+const MOST_OF_FRAME: usize = 1 << 20;
 
 /// The stream, just opened.
-pub(super) struct SpdyStdin(Connection);
+pub(super) struct SpdyStdin(AttachConnection);
 
 impl SpdyStdin {
-    pub(super) fn new(connection: Connection) -> Self {
+    pub(super) fn new(connection: AttachConnection) -> Self {
         Self(connection)
     }
 }
 
 impl StdinStream for SpdyStdin {
-    fn send(self: Box<Self>, payload: File, sent: oneshot::Sender<()>) -> Sending {
+    fn send(self: Box<Self>, payload: File, sent: oneshot::Sender<()>) -> PayloadSending {
         Box::pin(async move {
             let (from, to) = split(self.0);
             let (pongs, to_answer) = mpsc::channel(8);
@@ -56,9 +56,9 @@ impl StdinStream for SpdyStdin {
     }
 }
 
-/// Sends the payload and answers pings; ends only by an error.
+/// Sends the payload and answers pings; returns only on an error.
 async fn write(
-    mut to: WriteHalf<Connection>,
+    mut to: WriteHalf<AttachConnection>,
     mut payload: File,
     sent: oneshot::Sender<()>,
     mut pings: mpsc::Receiver<u32>,
@@ -108,7 +108,7 @@ async fn write(
                     return broken(&error);
                 }
                 frame.clear();
-                // Nobody waits for it once the stream is given up.
+                // The receiver is gone if the stream was given up.
                 let _ = sent.take().map(|sent| sent.send(()));
             }
             Ok(_) => put_data_head(&mut frame, 0),
@@ -117,10 +117,10 @@ async fn write(
     }
 }
 
-/// Reads frames up to the server's word; pings that are to be answered go to `pongs`.
+/// Reads frames up to the server's Status object; sends the IDs of pings that need an answer to `pongs`.
 ///
 /// # Errors
-/// [`AttachError`]: the word is not that stdin arrived, or the frames end without it.
+/// [`AttachError`]: the Status object is no success, or the frames end without one.
 pub async fn read(mut from: impl AsyncRead + Unpin, pongs: mpsc::Sender<u32>) -> Result<(), AttachError> {
     let mut status = Vec::new();
     loop {
@@ -136,8 +136,8 @@ pub async fn read(mut from: impl AsyncRead + Unpin, pongs: mpsc::Sender<u32>) ->
         }
         let [a, b, c, d, flags, x, y, z] = head;
         let length = u32::from_be_bytes([0, x, y, z]) as usize;
-        if length > MOST {
-            return Err(AttachError::Broken("the server sends a SPDY frame that is too long".into()));
+        if length > MOST_OF_FRAME {
+            return Err(AttachError::Broken("the server sent a SPDY frame that is too long".into()));
         }
         let mut body = vec![0; length];
         from.read_exact(&mut body).await.map_err(|error| broken(&error))?;
@@ -152,9 +152,9 @@ pub async fn read(mut from: impl AsyncRead + Unpin, pongs: mpsc::Sender<u32>) ->
             continue;
         }
         match u16::from_be_bytes([c, d]) {
-            // Odd ones are answers to our own.
+            // Odd IDs are answers to our own pings.
             PING if first % 2 == 0 => {
-                // A full queue means that the server asks without end.
+                // A full queue means that the server pings without end.
                 let _ = pongs.try_send(first);
             }
             RST_STREAM if first == ERROR_STREAM || first == STDIN_STREAM => {
@@ -166,7 +166,7 @@ pub async fn read(mut from: impl AsyncRead + Unpin, pongs: mpsc::Sender<u32>) ->
     }
 }
 
-/// Opens a stream of that kind; the first one of a connection begins its header compression.
+/// Opens a stream of this kind. A connection's first stream begins the zlib stream of all headers.
 fn open(frames: &mut BytesMut, stream: u32, kind: &str, is_first: bool) {
     let mut headers = BytesMut::new();
     headers.put_u32(1);
@@ -176,11 +176,11 @@ fn open(frames: &mut BytesMut, stream: u32, kind: &str, is_first: bool) {
     }
     let mut block = BytesMut::new();
     if is_first {
-        // A zlib stream begins, which lasts as long as the connection.
+        // Begins a zlib stream that lasts as long as the connection.
         block.put_slice(&[0x78, 0x01]);
     }
     for stored in [&headers[..], &[]] {
-        // A deflate block that holds its bytes as they are; the empty one has the reader give them out.
+        // A deflate block of stored bytes. The empty block makes the reader flush them.
         block.put_u8(0);
         block.put_u16_le(stored.len() as u16);
         block.put_u16_le(!(stored.len() as u16));

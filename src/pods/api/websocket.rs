@@ -9,8 +9,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
 
-use super::attach::{Connection, outcome};
-use super::{AttachError, PING_EVERY, Sending, StdinStream};
+use super::attach::{AttachConnection, outcome};
+use super::{AttachError, PING_EVERY, PayloadSending, StdinStream};
 
 const STDIN: u8 = 0;
 const STATUS: u8 = 3;
@@ -18,22 +18,22 @@ const CLOSE: u8 = 255;
 /// Bytes of a message.
 const PIECE: usize = 64 * 1024;
 
-/// Bytes read at once: the server says little.
+/// Bytes read at once. The server sends little.
 const READ: usize = 4096;
 
 /// The stream, just opened.
-pub(super) struct WebSocketStdin(Connection);
+pub(super) struct WebSocketStdin(AttachConnection);
 
 impl WebSocketStdin {
-    pub(super) fn new(connection: Connection) -> Self {
+    pub(super) fn new(connection: AttachConnection) -> Self {
         Self(connection)
     }
 }
 
 impl StdinStream for WebSocketStdin {
-    fn send(self: Box<Self>, payload: File, sent: oneshot::Sender<()>) -> Sending {
+    fn send(self: Box<Self>, payload: File, sent: oneshot::Sender<()>) -> PayloadSending {
         Box::pin(async move {
-            // Each message goes out as it is given: a buffer of its own would only hold it twice.
+            // Each message is written at once, because a buffer would only hold it twice.
             let config = WebSocketConfig::default().write_buffer_size(0).read_buffer_size(READ);
             let config = config.max_message_size(Some(1 << 20));
             let socket = WebSocketStream::from_raw_socket(self.0, Role::Client, Some(config)).await;
@@ -41,7 +41,7 @@ impl StdinStream for WebSocketStdin {
             let (half_closed, mut is_half_closed) = oneshot::channel();
             let send = async move {
                 send_all(&mut to, payload).await?;
-                // Nobody waits for it once the stream is given up.
+                // The receivers are gone if the stream was given up.
                 let _ = (sent.send(()), half_closed.send(()));
                 loop {
                     tokio::time::sleep(PING_EVERY).await;

@@ -1,58 +1,60 @@
-//! What clients ask of a unit's driver, and who waits for an answer. Owns that each gets one.
+//! The commands to a unit's driver, and the clients that wait for its answers. Owns that each client gets an answer.
 
 use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Driver, now};
+use super::{PodDriver, now};
 
-/// A client's wish.
+/// A command to a driver.
 #[derive(Debug)]
-pub enum Command {
-    /// The unit is to end; the answer comes when that is durable.
+pub enum PodCommand {
+    /// End the unit. The answer comes when all that this changes is durable.
     Cancel(oneshot::Sender<()>),
-    /// This node ends the unit, which fails with this Detail.
+    /// Fail the unit with this Detail, for a reason of this node.
     Fail(String),
-    /// Nothing more is to be done for the unit, and its pod stays. The sender is dropped when that is so.
+    /// Do nothing more for the unit and leave its pod. The sender is dropped when the driver has ended.
     Forget(oneshot::Sender<()>),
-    /// The unit's pod is to go.
+    /// Delete the unit's pod.
     Release {
         /// Only one attempt is made.
         force: bool,
         /// When the attempts end.
         give_up: Instant,
-        /// What became of it; the attempts go on after [`Removed::Pending`].
-        answer: oneshot::Sender<Removed>,
+        /// Whether to answer only with [`PodRemoved::Done`].
+        waits: bool,
+        /// Gets the outcome. The attempts go on after [`PodRemoved::Pending`].
+        answer: oneshot::Sender<PodRemoved>,
     },
 }
 
-/// What became of a pod that is to go.
+/// The outcome of deleting a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Removed {
-    /// Nothing more is done.
+pub enum PodRemoved {
+    /// No further attempt is made.
     Done {
         /// The API server has confirmed that there is no pod.
         is_gone: bool,
     },
-    /// It is not deleted yet, for this cause.
+    /// The pod is not deleted yet, for this reason.
     Pending(String),
 }
 
 /// The way to a driver.
 #[derive(Debug, Clone)]
-pub struct Commands(mpsc::UnboundedSender<Command>);
+pub struct Commands(mpsc::UnboundedSender<PodCommand>);
 
-pub(super) fn channel() -> (Commands, mpsc::UnboundedReceiver<Command>) {
+pub(super) fn channel() -> (Commands, mpsc::UnboundedReceiver<PodCommand>) {
     let (sender, inbox) = mpsc::unbounded_channel();
     (Commands(sender), inbox)
 }
 
 impl Commands {
-    /// Sends a command; gives it back if the driver has ended, as another one has to be started then.
+    /// Sends a command. Returns it if the driver has ended, because the caller then starts another driver.
     ///
     /// # Errors
     /// The command.
-    pub fn send(&self, command: Command) -> Result<(), Command> {
+    pub fn send(&self, command: PodCommand) -> Result<(), PodCommand> {
         self.0.send(command).map_err(|refused| refused.0)
     }
 
@@ -64,16 +66,17 @@ impl Commands {
 
 /// Clients that wait.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingClients {
     cancels: Vec<oneshot::Sender<()>>,
-    releases: Vec<oneshot::Sender<Removed>>,
+    /// Each with whether it waits for [`PodRemoved::Done`].
+    releases: Vec<(bool, oneshot::Sender<PodRemoved>)>,
     /// Dropped with the driver, which ends at once.
     forgotten: Vec<oneshot::Sender<()>>,
-    /// Nothing is left of the unit's pod, or nothing more is tried.
+    /// The unit's pod is gone, or no further attempt is made.
     pub(super) is_released: bool,
 }
 
-impl Waiting {
+impl WaitingClients {
     pub(super) fn is_empty(&self) -> bool {
         self.cancels.is_empty() && self.releases.is_empty()
     }
@@ -82,43 +85,44 @@ impl Waiting {
         !self.forgotten.is_empty()
     }
 
-    /// All that a cancel has brought about is durable.
+    /// Answers the cancels, because all that they changed is durable.
     pub(super) fn answer_cancels(&mut self) {
         for answer in self.cancels.drain(..) {
-            // A client that went away wants none.
+            // The client may have gone away.
             let _ = answer.send(());
         }
     }
 
-    pub(super) fn answer_releases(&mut self, removed: &Removed) {
-        for answer in self.releases.drain(..) {
+    pub(super) fn answer_releases(&mut self, removed: &PodRemoved) {
+        let is_over = matches!(removed, PodRemoved::Done { .. });
+        for (_, answer) in self.releases.extract_if(.., |(waits, _)| is_over || !*waits) {
             let _ = answer.send(removed.clone());
         }
     }
 }
 
-impl Driver {
-    pub(super) fn obey(&mut self, command: Command) {
+impl PodDriver {
+    pub(super) fn obey(&mut self, command: PodCommand) {
         match command {
-            Command::Forget(answer) => {
+            PodCommand::Forget(answer) => {
                 self.requests.abort_all();
                 self.waiting.answer_cancels();
-                self.waiting.answer_releases(&Removed::Done { is_gone: false });
+                self.waiting.answer_releases(&PodRemoved::Done { is_gone: false });
                 self.waiting.forgotten.push(answer);
             }
-            Command::Fail(detail) => self.machine.handle_failure(now(), detail),
-            Command::Cancel(answer) => {
+            PodCommand::Fail(detail) => self.machine.handle_failure(now(), detail),
+            PodCommand::Cancel(answer) => {
                 self.is_unwanted.send_replace(true);
                 self.waiting.cancels.push(answer);
                 self.machine.handle_cancel(now());
             }
-            Command::Release { answer, .. } if self.waiting.is_released => {
-                let _ = answer.send(Removed::Done { is_gone: true });
+            PodCommand::Release { answer, .. } if self.waiting.is_released => {
+                let _ = answer.send(PodRemoved::Done { is_gone: true });
             }
-            Command::Release { force, give_up, answer } => {
+            PodCommand::Release { force, give_up, waits, answer } => {
                 self.is_unwanted.send_replace(true);
                 self.is_forced |= force;
-                self.waiting.releases.push(answer);
+                self.waiting.releases.push((waits, answer));
                 self.machine.handle_release(now(), give_up, force);
             }
         }

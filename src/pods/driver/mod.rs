@@ -1,7 +1,8 @@
-//! The task of one unit: it owns the unit's [`Machine`], does what that asks for, in order, and feeds it what comes of
-//! it. A status is durable before anything after it is done; meanwhile the log is read on. Decides nothing.
+//! The task of one unit. It owns the unit's [`Machine`], does in order what the machine asks for, and feeds it the
+//! results. A status is durable before the machine's next request is carried out; meanwhile the log is read on. Decides
+//! nothing.
 //!
-//! - `requests`: what the API server is asked, and what comes of it. `stdin`: the attach stream.
+//! - `requests`: the requests to the API server, and their results. `stdin`: the attach stream.
 //! - `stdout`: the files that output goes to. `commands`: what clients ask for. `tcp`: pods that connect to this node.
 
 mod commands;
@@ -25,19 +26,19 @@ use futures_util::StreamExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use self::commands::Waiting;
-pub use self::commands::{Command, Commands, Removed};
+use self::commands::WaitingClients;
+pub use self::commands::{Commands, PodCommand, PodRemoved};
 use self::requests::ApiNews;
 use self::stdin::{Attach, sent};
 use self::stdout::{StdoutFile, Stored, Storing};
-use self::tcp::TcpPeer;
+use self::tcp::PodTcpPeer;
 use super::api::{LogStream, PodName};
 use super::cluster::Cluster;
 use super::log::cursor::Cursor;
 use super::log::{StreamEnd, Took};
 use super::machine::{Machine, MachineOutput, PodRecord, Recorded, StatusChange, StreamId, UnitSettings};
 use super::pod::Template;
-use super::watch::{Subscription, WatchNews};
+use super::watch::{PodSubscription, WatchNews};
 use crate::rpc::UnitState as State;
 
 /// The unit that a driver works for.
@@ -48,7 +49,7 @@ pub trait Unit: Send + Sync + 'static {
     /// Returns once its pod may be made and deleted.
     fn may_act(&self) -> Permit;
 
-    /// Returns once its payload may be sent to its pod, from when on it may run.
+    /// Returns once its payload may be sent to its pod. From then on the payload may run.
     fn may_send(&self) -> Permit;
 
     /// Makes a status durable and shows it, however long that takes.
@@ -58,7 +59,7 @@ pub trait Unit: Send + Sync + 'static {
 /// A status on its way to the disk.
 pub type Recording = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The leave to do something in a cluster.
+/// Waits for leave to do something in a cluster.
 pub type Permit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a driver is started with.
@@ -67,13 +68,13 @@ pub struct PodRun {
     pub unit: Arc<dyn Unit>,
     /// Where its pod is.
     pub cluster: Arc<Cluster>,
-    /// The pod; none for one that somebody else made, and where only a deletion is left to do.
+    /// The pod to make. None if somebody else made it, or if only its deletion is left to do.
     pub template: Option<Template>,
-    /// The address that its pod connects to, if it is to.
+    /// The address that its pod connects to, if it uses TCP.
     pub listen_at: Option<IpAddr>,
-    /// What does not change while it lives.
+    /// What does not change while the unit lives.
     pub settings: UnitSettings,
-    /// Where it stands.
+    /// Where the unit stands.
     pub begin: Begin,
 }
 
@@ -81,7 +82,7 @@ pub struct PodRun {
 pub enum Begin {
     /// It was just submitted.
     Submitted(PodRecord),
-    /// An earlier driver, or daemon, left it so.
+    /// An earlier driver or daemon left it in this state.
     Left(State, String, PodRecord),
 }
 
@@ -93,13 +94,13 @@ impl Begin {
     }
 }
 
-/// Starts a driver; it ends when nothing of its unit needs one.
+/// Starts a driver, which ends when its unit needs none.
 pub fn start(run: PodRun) -> Commands {
     let (commands, inbox) = commands::channel();
     tokio::spawn(async move {
         let (unit, record) = (run.unit.clone(), run.begin.record().clone());
-        match Driver::new(run, inbox).await {
-            // Boxed, as each task that it is moved into has a copy of it otherwise.
+        match PodDriver::new(run, inbox).await {
+            // Boxed, because each future that the driver is moved into would reserve its size again.
             Ok(driver) => Box::new(driver).run().await,
             Err(error) => {
                 let detail = format!("Error opening stdout file: {error}");
@@ -110,7 +111,7 @@ pub fn start(run: PodRun) -> Commands {
     commands
 }
 
-struct Driver {
+struct PodDriver {
     machine: Machine,
     unit: Arc<dyn Unit>,
     cluster: Arc<Cluster>,
@@ -119,26 +120,26 @@ struct Driver {
     stdout: StdoutFile,
     /// Requests that are not answered yet; dropped with the driver.
     requests: JoinSet<ApiNews>,
-    watch: Option<Subscription>,
+    watch: Option<PodSubscription>,
     is_watching: bool,
-    /// The streams that are open, one of which is read.
+    /// The open streams. Only one at a time is read.
     logs: BTreeMap<StreamId, LogStream>,
     opening: BTreeMap<StreamId, AbortHandle>,
     attach: Attach,
-    tcp: Option<TcpPeer>,
+    tcp: Option<PodTcpPeer>,
     recording: Option<Recording>,
     storing: Option<Storing>,
     syncing: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    inbox: mpsc::UnboundedReceiver<Command>,
-    waiting: Waiting,
-    /// Nobody wants its pod any more: what has waited for leave to make it makes none.
+    inbox: mpsc::UnboundedReceiver<PodCommand>,
+    waiting: WaitingClients,
+    /// Nobody wants the pod any more: a create that waits for leave is dropped.
     is_unwanted: watch::Sender<bool>,
-    /// Its pod is deleted without leave.
+    /// The pod is deleted without waiting for leave.
     is_forced: bool,
 }
 
-impl Driver {
-    async fn new(run: PodRun, inbox: mpsc::UnboundedReceiver<Command>) -> std::io::Result<Self> {
+impl PodDriver {
+    async fn new(run: PodRun, inbox: mpsc::UnboundedReceiver<PodCommand>) -> std::io::Result<Self> {
         let PodRun { unit, cluster, mut template, listen_at, settings, begin } = run;
         let dir = unit.dir();
         let opened = tokio::task::spawn_blocking(move || StdoutFile::open(&dir, stdout::boot()));
@@ -146,7 +147,7 @@ impl Driver {
         let mut tcp = None;
         let mut problem = None;
         if let (Some(address), Some(template)) = (listen_at, &mut template) {
-            match TcpPeer::listen(address).await {
+            match PodTcpPeer::listen(address).await {
                 Ok((peer, port)) => {
                     problem = template
                         .connects_to(&address.to_string(), port)
@@ -176,7 +177,7 @@ impl Driver {
             storing: None,
             syncing: None,
             inbox,
-            waiting: Waiting::default(),
+            waiting: WaitingClients::default(),
             is_unwanted: watch::Sender::new(false),
             is_forced: false,
         };
@@ -204,7 +205,7 @@ impl Driver {
                 stored = finished(&mut self.storing) => self.on_stored(stored),
                 () = finished(&mut self.syncing) => {}
                 Some(news) = self.requests.join_next() => {
-                    // One that was aborted has no news.
+                    // An aborted request has no news.
                     if let Ok(news) = news {
                         self.on_news(news);
                     }
@@ -238,9 +239,9 @@ impl Driver {
         self.requests.shutdown().await;
     }
 
-    /// Does what the machine asks for, up to a status, which has to be durable first.
+    /// Does what the machine asks for, up to the next status, which has to be durable before the rest.
     fn act(&mut self) {
-        // What a status says of stdout has to be there.
+        // The output that a status counts has to be stored before it.
         while self.recording.is_none() && self.storing.is_none() && !self.waiting.is_forgotten() {
             let Some(output) = self.machine.poll_output() else {
                 self.waiting.answer_cancels();
@@ -252,12 +253,12 @@ impl Driver {
                 MachineOutput::Waits(why) => {
                     let dir = self.unit.dir();
                     let unit = dir.file_name().unwrap_or_default().display();
-                    tracing::warn!(%unit, pod = self.pod.pod_name, why, "a unit waits for its API server");
+                    tracing::warn!(%unit, pod = self.pod.pod_name, why, "a unit is waiting for its API server");
                 }
-                MachineOutput::ReleasePending(why) => self.waiting.answer_releases(&Removed::Pending(why)),
+                MachineOutput::ReleasePending(why) => self.waiting.answer_releases(&PodRemoved::Pending(why)),
                 MachineOutput::Released { is_gone } => {
                     self.waiting.is_released = true;
-                    self.waiting.answer_releases(&Removed::Done { is_gone });
+                    self.waiting.answer_releases(&PodRemoved::Done { is_gone });
                 }
             }
         }
@@ -295,7 +296,7 @@ impl Driver {
             Some(Err(_)) => (Took::default(), Some(StreamEnd::Broken)),
         };
         if !out.is_empty() {
-            // If it was the end, the stream says so again once this is stored.
+            // A stream that has ended says so again once this is stored.
             self.storing = Some(self.stdout.store(took.at, out, self.machine.cursor()));
         } else if let Some(end) = end {
             self.logs.remove(&stream);
@@ -332,7 +333,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Waits for something that may be under way, and takes it away then.
+/// Waits for the future in `slot`, if there is one, then empties the slot.
 async fn finished<F: Future + Unpin>(slot: &mut Option<F>) -> F::Output {
     match slot {
         Some(work) => {
@@ -344,7 +345,7 @@ async fn finished<F: Future + Unpin>(slot: &mut Option<F>) -> F::Output {
     }
 }
 
-async fn next_news(watch: &mut Option<Subscription>) -> WatchNews {
+async fn next_news(watch: &mut Option<PodSubscription>) -> WatchNews {
     match watch {
         Some(watch) => watch.next().await,
         None => std::future::pending().await,

@@ -1,12 +1,12 @@
-//! The requests that a unit's machine asks for, and their answers on the way back to it: of the API server, of the watch
-//! and of the pod's streams. Owns which answer belongs to which request; decides nothing.
+//! Sends the requests that a unit's machine asks for, and hands it the answers of the API server, the watch and the
+//! pod's streams. Owns which answer belongs to which request; decides nothing.
 
 use std::future::ready;
 
 use serde_json::Value;
 
 use super::stdin::attach_news;
-use super::{Driver, now};
+use super::{PodDriver, now};
 use crate::pods::api::{ApiAnswer, AttachError, LogStream, StdinStream};
 use crate::pods::api_error::ApiError;
 use crate::pods::check::missing_rights;
@@ -14,13 +14,13 @@ use crate::pods::machine::{ApiRequest, AttachNews, StreamId};
 use crate::pods::pod_status::PodSeen;
 use crate::pods::watch::WatchNews;
 
-/// What comes of a request.
+/// The result of a request.
 pub(super) enum ApiNews {
     Created(Result<Value, ApiError>),
-    /// The pod was not asked for.
+    /// The create was not sent.
     NotSent(ApiError),
     Got(Result<Value, ApiError>),
-    /// The pod was looked at because the watch has lost it.
+    /// The pod was got because the watch no longer shows it.
     LookedAt(Result<Value, ApiError>),
     Attached(u32, Result<Box<dyn StdinStream>, ApiError>),
     StdinEnded(u32, Result<(), AttachError>),
@@ -30,7 +30,7 @@ pub(super) enum ApiNews {
     Unwatched(Result<(), ApiError>),
 }
 
-impl Driver {
+impl PodDriver {
     pub(super) fn ask(&mut self, request: ApiRequest) {
         let (api, pod) = (self.cluster.api.clone(), self.pod_name());
         match request {
@@ -64,7 +64,7 @@ impl Driver {
                     }
                 });
             }
-            // The pod is somebody else's, and was never seen: nothing has asked what server this is.
+            // The pod is somebody else's and was never seen, so no create has checked the server.
             ApiRequest::GetPod if self.pod.adopted && self.pod.pod_uid.is_empty() => {
                 let answer = self.explained(after(self.check_server(), api.get(&pod)));
                 self.requests.spawn(async move { ApiNews::Got(answer.await) });
@@ -116,7 +116,8 @@ impl Driver {
         }
     }
 
-    /// Refuses a server whose logs cannot be followed on; other pods bring their output themselves.
+    /// Refuses a server that is too old for following logs. A pod with TCP sends its output itself, so any server will
+    /// do.
     fn check_server(&self) -> impl Future<Output = Result<(), ApiError>> + Send + use<> {
         let cluster = self.tcp.is_none().then(|| self.cluster.clone());
         async move {
@@ -127,7 +128,8 @@ impl Driver {
         }
     }
 
-    /// An answer; a refusal names every right that is missing, as who grants the refused one alone meets the next.
+    /// Makes a refusal name every missing right, because granting only the refused right would lead to the next
+    /// refusal.
     fn explained<T: Send, A: Future<Output = Result<T, ApiError>> + Send>(
         &self,
         answer: A,
@@ -185,7 +187,7 @@ impl Driver {
                     Err(error) => (None, Err(error)),
                 };
                 if answer.is_ok() {
-                    // `worker` has run: no other pod is made.
+                    // `worker` has run, so no other pod is made.
                     self.template = None;
                 }
                 self.machine.handle_log_opened(now, stream, answer);
@@ -227,7 +229,7 @@ impl Driver {
         match (answer, self.machine.pod().cloned()) {
             (Ok(pod), _) => self.machine.handle_watched(now(), PodSeen::read(&pod)),
             (Err(ApiError::NotFound(_)), Some(pod)) => self.machine.handle_watched_gone(now(), pod),
-            // The next list tells.
+            // The next list will tell.
             (Err(_), _) => {}
         }
     }
@@ -237,7 +239,7 @@ fn seen(answer: Result<Value, ApiError>) -> Result<PodSeen, ApiError> {
     answer.map(|pod| PodSeen::read(&pod))
 }
 
-/// An answer that is asked for once the server has passed a check.
+/// Asks for an answer once the server has passed a check.
 async fn after<T>(
     check: impl Future<Output = Result<(), ApiError>>,
     answer: ApiAnswer<T>,

@@ -1,5 +1,5 @@
-//! The attach stream of a unit: which one is open, and what was sent over it. Owns its number, by which the news of an
-//! earlier one are known; what they mean is the machine's business.
+//! The attach stream of a unit: which stream is open, and what was sent over it. Owns the stream's number, which tells
+//! news of an earlier stream from news of this one. The machine decides what news mean.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::requests::ApiNews;
-use super::{Driver, finished, now};
+use super::{PodDriver, finished, now};
 use crate::pods::api::{AttachError, StdinStream};
 use crate::pods::api_error::ApiError;
 use crate::pods::machine::AttachNews;
@@ -15,15 +15,15 @@ use crate::pods::machine::AttachNews;
 /// The attach stream.
 #[derive(Default)]
 pub(super) struct Attach {
-    /// Counts streams, so that an earlier one's news are known as such.
+    /// Counts streams, so that news of an earlier stream are recognised.
     pub(super) number: u32,
     pub(super) task: Option<AbortHandle>,
     pub(super) stream: Option<Box<dyn StdinStream>>,
-    /// Says when all was sent.
+    /// Ready once everything was sent.
     pub(super) sent: Option<oneshot::Receiver<()>>,
 }
 
-impl Driver {
+impl PodDriver {
     pub(super) fn send_stdin(&mut self) {
         let Some(stream) = self.attach.stream.take() else { return };
         let (sent, is_sent) = oneshot::channel();
@@ -35,7 +35,7 @@ impl Driver {
     }
 
     pub(super) fn close_attach(&mut self) {
-        // An earlier stream's number is nobody's any more.
+        // A new number, so that news of the closed stream are ignored.
         let number = self.attach.number + 1;
         if let Some(task) = std::mem::take(&mut self.attach).task {
             task.abort();
@@ -71,7 +71,7 @@ async fn send(
 }
 
 pub(super) async fn sent(slot: &mut Option<oneshot::Receiver<()>>) {
-    // A sender that was dropped has failed, which its stream's end says.
+    // A dropped sender has failed; the end of its stream reports that.
     if finished(slot).await.is_err() {
         std::future::pending().await
     }

@@ -1,5 +1,5 @@
-//! A unit's stdout on disk, and the file `cursor` beside it. Owns their order: bytes first, compared with what is there
-//! already, then the record of them; synced together, at most once a second. Reads no log.
+//! A unit's stdout on disk, and the file `cursor` beside it. Owns the order of writes: first the bytes, which are
+//! compared with what is already there, then their record. Syncs both together, about once a second. Reads no log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -17,17 +17,17 @@ use crate::pods::log::new_part;
 
 /// Time between two syncs.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Time after which a disk that is full, say, is tried again.
+/// Time between two attempts to write, for example to a full disk.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Work on the files, on its way.
+/// A write under way.
 pub(super) type Storing = Pin<Box<dyn Future<Output = Stored> + Send>>;
 
-/// What became of bytes.
+/// The result of storing bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
     Written,
-    /// Stdout holds something else in their place.
+    /// Stdout holds other bytes in their place.
     Differs,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct StdoutFile {
     files: Arc<StdoutFiles>,
     /// Bytes of stdout.
     size: u64,
-    /// The record of what was written last, as long as it is not synced.
+    /// The record of the last write, until it is synced.
     unsynced: Option<[u8; RECORD]>,
     synced_at: Instant,
 }
@@ -50,7 +50,7 @@ struct StdoutFiles {
 }
 
 impl StdoutFile {
-    /// Opens the files as an earlier daemon left them, and says where to go on and how long stdout is. Blocks.
+    /// Opens the files as an earlier daemon left them, and returns them with the cursor to go on from. Blocks.
     ///
     /// # Errors
     /// When they cannot be opened, read or cut.
@@ -76,7 +76,7 @@ impl StdoutFile {
         self.size
     }
 
-    /// Writes bytes at a place, and then the cursor. A failing disk is tried again until it does not fail.
+    /// Writes bytes at an offset, then the cursor. Retries until the disk takes them.
     pub(super) fn store(&mut self, at: u64, bytes: Vec<u8>, cursor: &Cursor) -> Storing {
         let record = cursor.encode(self.files.boot);
         let present = self.size.saturating_sub(at);
@@ -92,7 +92,7 @@ impl StdoutFile {
                 match written {
                     Ok(stored) => return stored,
                     Err(error) if !has_failed => {
-                        tracing::warn!(%error, "a pod's output cannot be written, and is tried again");
+                        tracing::warn!(%error, "cannot write a pod's output, trying again");
                         has_failed = true;
                     }
                     Err(_) => {}
@@ -107,7 +107,7 @@ impl StdoutFile {
         self.unsynced.map(|_| self.synced_at + SYNC_EVERY)
     }
 
-    /// Makes durable what was written, with its record.
+    /// Syncs what was written, and then its record.
     pub(super) fn sync(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.synced_at = Instant::now();
         let record = self.unsynced.take();
@@ -115,7 +115,7 @@ impl StdoutFile {
         Box::pin(async move {
             let Some(record) = record else { return };
             if let Err(error) = blocking(move || files.sync(&record)).await {
-                tracing::warn!(%error, "a pod's output cannot be made durable");
+                tracing::warn!(%error, "cannot make a pod's output durable");
             }
         })
     }
@@ -142,7 +142,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
-/// The ID of this boot. One that cannot be found out is no boot's, so that only what was synced counts.
+/// The ID of this boot. If it cannot be read, a random ID, which matches no record, so that only synced data counts.
 pub(super) fn boot() -> u128 {
     let text = os::boot::boot().unwrap_or_default().replace('-', "");
     u128::from_str_radix(&text, 16).unwrap_or_else(|_| rand::random())

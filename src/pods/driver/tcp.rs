@@ -1,5 +1,5 @@
 //! A pod that connects to this node: the listener, who may connect, and stdin and stdout over that connection. Owns
-//! them; what they mean for the unit is the machine's business.
+//! these; the machine decides what they mean for the unit.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -10,25 +10,25 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use super::{Driver, finished, now};
+use super::{PodDriver, finished, now};
 use crate::pods::machine::TcpNews;
 use crate::pods::pod_status::PodSeen;
 
 /// Bytes read at once.
 const PIECE: usize = 64 * 1024;
-/// Connections that wait for the pod's addresses to be known.
+/// Most connections held until the pod's addresses are known.
 const HELD: usize = 16;
 
-/// Where a pod connects to, and its connection.
-pub(super) enum TcpPeer {
-    /// The pod has not connected; connections whose source cannot be judged yet.
+/// The listener for a pod, then the pod's connection.
+pub(super) enum PodTcpPeer {
+    /// The pod has not connected. Holds the connections whose source cannot be judged yet.
     Listening(TcpListener, Vec<(TcpStream, SocketAddr)>),
     Connected(OwnedReadHalf, Option<JoinHandle<Result<(), String>>>),
     /// The connection has ended.
     Ended,
 }
 
-/// What happens to it.
+/// What happens to a [`PodTcpPeer`].
 pub(super) enum TcpEvent {
     Accepted(TcpStream),
     Sent(Result<(), String>),
@@ -37,8 +37,8 @@ pub(super) enum TcpEvent {
     Failed(String),
 }
 
-impl TcpPeer {
-    /// Listens on a port of that address, which is given too.
+impl PodTcpPeer {
+    /// Listens on a port that the system chooses, and returns the port too.
     pub(super) async fn listen(address: IpAddr) -> Result<(Self, u16), String> {
         let bound = TcpListener::bind((address, 0)).await;
         let bound = bound.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
@@ -47,11 +47,11 @@ impl TcpPeer {
     }
 }
 
-/// The next thing that happens. `pod` tells who may connect; output is read while there is room for it.
-pub(super) async fn next(peer: &mut Option<TcpPeer>, pod: Option<&PodSeen>, has_room: bool) -> TcpEvent {
+/// The next event. `pod` tells who may connect; output is read while there is room for it.
+pub(super) async fn next(peer: &mut Option<PodTcpPeer>, pod: Option<&PodSeen>, has_room: bool) -> TcpEvent {
     match peer {
-        Some(TcpPeer::Listening(listener, held)) => accept(listener, held, pod).await,
-        Some(TcpPeer::Connected(from, sending)) => {
+        Some(PodTcpPeer::Listening(listener, held)) => accept(listener, held, pod).await,
+        Some(PodTcpPeer::Connected(from, sending)) => {
             let mut piece = Vec::new();
             tokio::select! {
                 sent = finished(sending) => {
@@ -64,7 +64,7 @@ pub(super) async fn next(peer: &mut Option<TcpPeer>, pod: Option<&PodSeen>, has_
                 },
             }
         }
-        Some(TcpPeer::Ended) | None => std::future::pending().await,
+        Some(PodTcpPeer::Ended) | None => std::future::pending().await,
     }
 }
 
@@ -85,7 +85,7 @@ async fn accept(
     let pod = pod.filter(|pod| !pod.pod_ips.is_empty());
     loop {
         if let Some(pod) = pod {
-            // Those of others are closed.
+            // All other connections are closed.
             let known = held.drain(..).find(|(_, source)| pod.may_connect_from(source.ip()));
             if let Some((stream, _)) = known {
                 return TcpEvent::Accepted(stream);
@@ -109,7 +109,7 @@ async fn send(path: PathBuf, mut to: OwnedWriteHalf) -> Result<(), String> {
     sent.await.map_err(|error| format!("Error sending stdin to pod: {error}"))
 }
 
-impl Driver {
+impl PodDriver {
     pub(super) fn on_tcp(&mut self, event: TcpEvent) {
         let now = now();
         match event {
@@ -120,12 +120,12 @@ impl Driver {
                     permit.await;
                     send(payload, to).await
                 });
-                self.tcp = Some(TcpPeer::Connected(from, Some(sending)));
+                self.tcp = Some(PodTcpPeer::Connected(from, Some(sending)));
                 self.machine.handle_tcp(now, TcpNews::Connected);
             }
             TcpEvent::Sent(Ok(())) => self.machine.handle_tcp(now, TcpNews::Sent),
             TcpEvent::Sent(Err(detail)) | TcpEvent::Failed(detail) => {
-                self.tcp = Some(TcpPeer::Ended);
+                self.tcp = Some(PodTcpPeer::Ended);
                 self.machine.handle_tcp(now, TcpNews::Failed(detail));
             }
             TcpEvent::Output(mut bytes) => {
@@ -134,7 +134,7 @@ impl Driver {
                 self.storing = Some(self.stdout.store(at, bytes, self.machine.cursor()));
             }
             TcpEvent::Ended => {
-                self.tcp = Some(TcpPeer::Ended);
+                self.tcp = Some(PodTcpPeer::Ended);
                 self.machine.handle_tcp(now, TcpNews::Ended);
             }
         }

@@ -20,7 +20,7 @@ pub struct Cursor {
     size: u64,
     /// Lines written since the first one at `last`.
     count: u32,
-    /// Their hashes; only the latest ones if there are too many.
+    /// The hashes of these lines; only the latest ones if there are too many.
     hashes: Vec<u64>,
 }
 
@@ -116,7 +116,7 @@ impl Cursor {
         self.count = self.count.saturating_add(1);
     }
 
-    /// Judges a line that begins, by its timestamp alone.
+    /// Judges a line at its beginning, by its timestamp alone.
     pub(super) fn judge(&self, repeated: &mut Repeated, stamp: Timestamp) -> LineMatch {
         let Some(last) =
             self.last.filter(|last| stamp <= *last && !repeated.is_over && !self.is_passed(repeated))
@@ -131,7 +131,7 @@ impl Cursor {
         LineMatch::Old
     }
 
-    /// Judges a [`LineMatch::Perhaps`] line by its hash; the result is never that again.
+    /// Judges a [`LineMatch::Perhaps`] line by its hash; never returns `Perhaps` again.
     pub(super) fn judge_hash(&self, repeated: &mut Repeated, hash: u64) -> LineMatch {
         let forgotten = self.count - self.hashes.len() as u32;
         if repeated.lines < forgotten {

@@ -1,10 +1,10 @@
 //! Lines of a log stream with timestamps, `TIME TEXT` with TIME in RFC 3339, however the stream is cut. A line's text
 //! is passed on as it arrives, so even the longest line needs no memory.
 //!
-//! Two kinds of lines have no timestamp. A message of the kubelet or API server stands at the end of a stream, in the
-//! place of what they could not send. The kubelet also stores a long line in pieces and omits those from before the
-//! requested time, but prints the timestamp in front of the first piece only: so a stream may begin with the rest of a
-//! line that is known already. What another line follows is therefore no message, and is skipped.
+//! Two kinds of lines have no timestamp. A message of the kubelet or API server stands at the end of a stream, in place
+//! of what they could not send. The other kind is the rest of a known line at the beginning of a stream: the kubelet
+//! stores a long line in pieces, prints a timestamp only before the first piece, and omits the pieces from before the
+//! requested time. A line without a timestamp is therefore no message if a line with one follows, and is skipped.
 
 use jiff::Timestamp;
 
@@ -15,7 +15,7 @@ const UNSTAMPED_KEPT: usize = 4096;
 
 /// A piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(super) enum LogPiece<'a> {
     /// Start of a line from the container.
     Begin(Timestamp),
     /// More of its text, including the newline if `ends`.
@@ -28,7 +28,7 @@ pub(super) struct LineParser {
     place: LinePosition,
     /// The first word so far, or a line without a timestamp.
     held: Vec<u8>,
-    /// The first line without a timestamp since the last one that had one.
+    /// The first line without a timestamp after the last line with one.
     said: Option<String>,
 }
 
@@ -42,7 +42,7 @@ enum LinePosition {
 
 impl LineParser {
     /// Takes the next piece off the front of `bytes`; `None` if it needs more bytes.
-    pub(super) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
+    pub(super) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<LogPiece<'a>> {
         loop {
             if bytes.is_empty() {
                 return None;
@@ -52,7 +52,7 @@ impl LineParser {
                 LinePosition::Stamp => {
                     if let Some(stamp) = self.stamp(bytes) {
                         self.said = None;
-                        return Some(Piece::Begin(stamp));
+                        return Some(LogPiece::Begin(stamp));
                     }
                 }
                 LinePosition::Unstamped => self.unstamped(bytes),
@@ -68,14 +68,14 @@ impl LineParser {
         self.said.take()
     }
 
-    fn text<'a>(&mut self, bytes: &mut &'a [u8]) -> Piece<'a> {
+    fn text<'a>(&mut self, bytes: &mut &'a [u8]) -> LogPiece<'a> {
         let newline = bytes.iter().position(|byte| *byte == b'\n');
         let (text, rest) = bytes.split_at(newline.map_or(bytes.len(), |at| at + 1));
         *bytes = rest;
         if newline.is_some() {
             self.place = LinePosition::Stamp;
         }
-        Piece::Text { bytes: text, ends: newline.is_some() }
+        LogPiece::Text { bytes: text, ends: newline.is_some() }
     }
 
     /// Collects the first word. If it is not a timestamp, the line has none.
@@ -118,8 +118,8 @@ impl LineParser {
     }
 }
 
-/// Parses a timestamp in the kubelet's format. Other formats are valid times too, but no word of a sentence
-/// may pass for one.
+/// Parses a timestamp in the kubelet's format. Rejects other formats, so that no word of a message passes for a
+/// timestamp.
 fn parse_stamp(word: &[u8]) -> Option<Timestamp> {
     let is_shaped =
         word.len() >= 20 && word[4] == b'-' && word[7] == b'-' && word[10] == b'T' && word[13] == b':';
@@ -138,8 +138,8 @@ mod tests {
         for mut chunk in chunks.iter().copied() {
             while let Some(piece) = parser.next(&mut chunk) {
                 match piece {
-                    Piece::Begin(stamp) => seen.push(format!("{stamp} ")),
-                    Piece::Text { bytes, ends } => {
+                    LogPiece::Begin(stamp) => seen.push(format!("{stamp} ")),
+                    LogPiece::Text { bytes, ends } => {
                         assert_eq!(ends, bytes.ends_with(b"\n"));
                         seen.last_mut().unwrap().push_str(std::str::from_utf8(bytes).unwrap());
                     }

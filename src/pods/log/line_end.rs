@@ -1,9 +1,9 @@
 //! Recognises the rest of a line that was cut in two by a rotation of the log, by its length and its end. Knows no streams.
 
-/// How much of a line's end is compared. Shorter lines are taken to be whole: containerd cuts them after 16 KiB. (CRI-O
-/// cuts where a container pauses within a line, too; the rest of such a line is not recognised.)
+/// How much of a line's end is compared. Shorter lines count as whole, because containerd cuts lines after 16 KiB.
+/// (CRI-O also cuts where a container pauses within a line; the rest of such a line is not recognised.)
 const KEPT: usize = 4096;
-/// A shorter rest could be a line of its own too easily, as an empty one is.
+/// A shorter rest, for example an empty one, could too easily be a line of its own.
 const SHORTEST_REST: u64 = 16;
 
 /// Length and last bytes of a line.
@@ -31,7 +31,7 @@ impl LineEnd {
         self.length < whole.length
     }
 
-    /// Whether that line, which is longer, ends in this one.
+    /// Whether `whole`, which is longer, ends with this line.
     pub(super) fn is_rest_of(&self, whole: &Self) -> bool {
         self.length >= SHORTEST_REST && whole.bytes.ends_with(&self.bytes)
     }

@@ -6,8 +6,8 @@
 //! line stdout is therefore longer than the cursor says, as it is after a kill between two writes. The next
 //! stream repeats those bytes, and they are compared instead of written twice (see [`new_part`]).
 //!
-//! A log may be rotated within a line. The new file then begins with the rest of it, under a timestamp of its own, also
-//! if a stream that went on in that file has delivered the whole line (see [`LineEnd`]).
+//! A log may be rotated within a line. The new file then begins with the rest of the line, under its own timestamp. A
+//! stream that followed the log across the rotation may already have delivered the whole line (see [`LineEnd`]).
 
 pub mod cursor;
 mod line;
@@ -18,12 +18,12 @@ use std::mem;
 use jiff::Timestamp;
 
 use self::cursor::{Cursor, LineHash, LineMatch, Repeated};
-use self::line::{LineParser, Piece};
+use self::line::{LineParser, LogPiece};
 use self::line_end::LineEnd;
 
 /// How many bytes of a line are buffered while it may be a repeated one.
 const HELD: usize = 1 << 20;
-/// How many while it may be the rest of a line, which only the first line after a rotation can be.
+/// How many bytes are buffered of a line that may be the rest of another, which only the first line of a stream can be.
 const REST_HELD: usize = 16 << 20;
 
 /// How a stream ended.
@@ -38,7 +38,7 @@ pub enum StreamEnd {
 /// Lines may be missing from stdout, and the log may no longer have them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the log was rotated while it could not be followed: lines after {after} may be missing")]
-pub struct Lost {
+pub struct LostLines {
     /// The timestamp of the last written line.
     pub after: Timestamp,
 }
@@ -58,7 +58,7 @@ pub struct LogReader {
     cursor: Cursor,
     /// Bytes of stdout, including those after the last whole line.
     size: u64,
-    /// A stream broke off since the last line, so the next one must repeat that line.
+    /// A stream broke off since the last line, so the next stream must repeat that line.
     must_repeat: bool,
     /// The line in which the last stream stopped.
     cut: Option<CutLine>,
@@ -74,7 +74,7 @@ pub struct LogReader {
 #[derive(Debug)]
 struct CutLine {
     line: LineSoFar,
-    /// It was the end of the file: if there is another file now, that continues it.
+    /// It was the end of the file, so that a new file continues it.
     ends_file: bool,
 }
 
@@ -92,7 +92,7 @@ struct LogStream {
 /// What to do with the current line of a stream.
 #[derive(Debug)]
 enum CurrentLine {
-    /// Skip it, or there is none: it was written before.
+    /// Skip it, because it was written before. Also if there is no current line.
     Skipped,
     /// Write it to stdout.
     Written(LineSoFar),
@@ -102,7 +102,7 @@ enum CurrentLine {
     PerhapsRest(LineSoFar, Vec<u8>),
 }
 
-/// A line as far as it was read: what recognises it.
+/// What identifies a line, as far as it was read.
 #[derive(Debug)]
 struct LineSoFar {
     stamp: Timestamp,
@@ -145,7 +145,7 @@ impl LogReader {
         self.size
     }
 
-    /// A stream requested from [`Self::since`] begins. The previous one broke off.
+    /// Begins a stream requested from [`Self::since`]. A stream that is still open counts as broken off.
     pub fn open(&mut self) {
         if let Some(stream) = self.stream.take() {
             self.cut_line(stream.line, StreamEnd::Broken);
@@ -160,12 +160,12 @@ impl LogReader {
         });
     }
 
-    /// No stream is available for a while; lines that rotate away meanwhile are missed.
+    /// Notes that no stream is available for a while, so that lines may rotate away unread.
     pub fn note_gap(&mut self) {
         self.doubt();
     }
 
-    /// Lines may rotate away from now on until the last one is repeated.
+    /// Assumes that lines may be missing, until the last line is repeated.
     fn doubt(&mut self) {
         self.must_repeat = true;
         if let Some(cut) = &mut self.cut {
@@ -173,7 +173,7 @@ impl LogReader {
         }
     }
 
-    /// A stream ended within this line, or after one.
+    /// Keeps the line in which a stream ended, if it ended in one.
     fn cut_line(&mut self, line: CurrentLine, end: StreamEnd) {
         if let CurrentLine::Written(line) = line {
             self.cut = Some(CutLine { line, ends_file: end == StreamEnd::InOrder });
@@ -183,15 +183,15 @@ impl LogReader {
     /// Reads bytes of the stream, and appends to `out` what belongs into stdout from [`Took::at`] on.
     ///
     /// # Errors
-    /// [`Lost`] if the bytes do not continue what was written; then nothing was appended.
-    pub fn read(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<Took, Lost> {
+    /// [`LostLines`] if the bytes do not continue what was written; then nothing was appended.
+    pub fn read(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<Took, LostLines> {
         let Some(mut stream) = self.stream.take() else { return Ok(Took::default()) };
         let begun = out.len();
         let mut outcome = Ok(());
         while let Some(piece) = stream.parser.next(&mut bytes) {
             match piece {
-                Piece::Begin(stamp) => outcome = self.begin(&mut stream, stamp),
-                Piece::Text { bytes, ends } => {
+                LogPiece::Begin(stamp) => outcome = self.begin(&mut stream, stamp),
+                LogPiece::Text { bytes, ends } => {
                     outcome = self.text(&mut stream, bytes, out);
                     if ends && outcome.is_ok() {
                         outcome = self.end(&mut stream, out);
@@ -206,12 +206,12 @@ impl LogReader {
         outcome.map(|()| took)
     }
 
-    /// The stream has ended in order: appends what was held back of its last line to `out`, as [`Self::read`] does. That
-    /// line has no end, so it is not the rest of another one.
+    /// For a stream that has ended in order: appends the held-back text of its last line to `out`, as [`Self::read`]
+    /// does. This line has no end, so it is not the rest of another line.
     ///
     /// # Errors
-    /// [`Lost`] as for [`Self::read`].
-    pub fn read_held(&mut self, out: &mut Vec<u8>) -> Result<Took, Lost> {
+    /// [`LostLines`] as for [`Self::read`].
+    pub fn read_held(&mut self, out: &mut Vec<u8>) -> Result<Took, LostLines> {
         let Some(mut stream) = self.stream.take() else { return Ok(Took::default()) };
         let begun = out.len();
         let outcome = self.write_held(&mut stream, out);
@@ -226,7 +226,7 @@ impl LogReader {
         took
     }
 
-    fn begin(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), Lost> {
+    fn begin(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), LostLines> {
         let line = LineSoFar::new(stamp);
         let is_first = stream.repeated.is_nothing();
         stream.line = match self.cursor.judge(&mut stream.repeated, stamp) {
@@ -244,16 +244,16 @@ impl LogReader {
         Ok(())
     }
 
-    /// Whether the first line of a stream may be the rest of the last line, and not the one that was cut behind it, or the
-    /// rest of that.
+    /// Whether the first line of a stream may be the rest of the last whole line. It is not if it repeats the line that
+    /// was cut after that, or may be the rest of the cut line.
     fn may_be_rest(&self, stamp: Timestamp) -> bool {
         let is_cut = |cut: &CutLine| cut.line.stamp == stamp || cut.ends_file && cut.line.end.is_long();
         self.last_end.is_some() && !self.cut.as_ref().is_some_and(is_cut)
     }
 
-    /// The first new line of a stream repeats the line that was cut, or is the rest of it in another file. The two parts
-    /// are lines of their own from then on, as later streams can only repeat the second one.
-    fn join_cut_line(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), Lost> {
+    /// The first new line of a stream repeats the line that was cut, or is the rest of it in another file. The two
+    /// parts then count as separate lines, because later streams can only repeat the second.
+    fn join_cut_line(&mut self, stream: &mut LogStream, stamp: Timestamp) -> Result<(), LostLines> {
         match self.cut.take() {
             Some(cut) if cut.line.stamp != stamp => {
                 if !cut.ends_file {
@@ -267,7 +267,7 @@ impl LogReader {
         }
     }
 
-    fn text(&mut self, stream: &mut LogStream, text: &[u8], out: &mut Vec<u8>) -> Result<(), Lost> {
+    fn text(&mut self, stream: &mut LogStream, text: &[u8], out: &mut Vec<u8>) -> Result<(), LostLines> {
         match &mut stream.line {
             CurrentLine::Skipped => {}
             CurrentLine::Written(line) => {
@@ -293,8 +293,8 @@ impl LogReader {
         Ok(())
     }
 
-    /// A line is not the rest of the last one: writes it, as far as it was read.
-    fn write_held(&mut self, stream: &mut LogStream, out: &mut Vec<u8>) -> Result<(), Lost> {
+    /// Writes a line that is not the rest of the last one, as far as it was read.
+    fn write_held(&mut self, stream: &mut LogStream, out: &mut Vec<u8>) -> Result<(), LostLines> {
         match mem::replace(&mut stream.line, CurrentLine::Skipped) {
             CurrentLine::PerhapsRest(line, held) => {
                 self.put_held(stream, line.stamp, &held, out)?;
@@ -305,7 +305,7 @@ impl LogReader {
         Ok(())
     }
 
-    fn end(&mut self, stream: &mut LogStream, out: &mut Vec<u8>) -> Result<(), Lost> {
+    fn end(&mut self, stream: &mut LogStream, out: &mut Vec<u8>) -> Result<(), LostLines> {
         match mem::replace(&mut stream.line, CurrentLine::Skipped) {
             CurrentLine::Skipped => {}
             CurrentLine::Written(line) => self.note(stream, line),
@@ -326,7 +326,8 @@ impl LogReader {
             }
             CurrentLine::PerhapsRest(line, held) => {
                 let is_rest = self.last_end.as_ref().is_some_and(|last| line.end.is_rest_of(last));
-                // Where lines may be missing, a short one could be the rest of a later line that ends like this one.
+                // If lines may be missing, a short line could be the rest of a missing line that ends like the last
+                // one.
                 if is_rest && (line.end.is_long() || self.follows(stream)) {
                     stream.has_new = true;
                 } else {
@@ -346,7 +347,7 @@ impl LogReader {
         stamp: Timestamp,
         text: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), LostLines> {
         self.check_first(stream)?;
         self.join_cut_line(stream, stamp)?;
         stream.put(text, out);
@@ -360,27 +361,28 @@ impl LogReader {
     }
 
     /// Checks that the first new line of a stream follows the last written one.
-    fn check_first(&self, stream: &mut LogStream) -> Result<(), Lost> {
+    fn check_first(&self, stream: &mut LogStream) -> Result<(), LostLines> {
         stream.has_new = stream.has_new || self.follows(stream);
         if stream.has_new { Ok(()) } else { Err(self.lost()) }
     }
 
-    /// Whether the rest of the stream continues what was written: it has repeated the last line, or need not.
+    /// Whether the rest of the stream continues what was written: the stream has repeated the last line, or need not
+    /// repeat it.
     fn follows(&self, stream: &LogStream) -> bool {
         let must_repeat = self.must_repeat || self.parked.is_some();
         self.cursor.is_passed(&stream.repeated) || !must_repeat && self.cursor.is_certain(&stream.repeated)
     }
 
-    /// The error if lines are missing, also for when stdout differs from what a stream repeats.
-    pub fn lost(&self) -> Lost {
-        Lost { after: self.cursor.last().unwrap_or(Timestamp::UNIX_EPOCH) }
+    /// The error for missing lines, also if stdout differs from what a stream repeats.
+    pub fn lost(&self) -> LostLines {
+        LostLines { after: self.cursor.last().unwrap_or(Timestamp::UNIX_EPOCH) }
     }
 
     /// Ends the stream. Returns what the kubelet or API server said at its end.
     pub fn close(&mut self, end: StreamEnd) -> Option<String> {
         let mut stream = self.stream.take()?;
         if stream.has_new {
-            // The parked stream is behind now.
+            // The parked stream now lacks what this one delivered.
             self.parked = None;
         }
         let message = (end == StreamEnd::InOrder).then(|| stream.parser.message()).flatten();
@@ -392,11 +394,11 @@ impl LogReader {
         message
     }
 
-    /// The stream ended in order, and was the whole rest of a log that no longer grows.
+    /// Checks a stream that ended in order and was the whole rest of a log that no longer grows.
     ///
     /// # Errors
-    /// [`Lost`] if it had to repeat the last written line, but did not.
-    pub fn complete(&mut self) -> Result<(), Lost> {
+    /// [`LostLines`] if it had to repeat the last written line, but did not.
+    pub fn complete(&mut self) -> Result<(), LostLines> {
         let Some(stream) = &self.stream else { return Err(self.lost()) };
         if stream.has_new || self.follows(stream) { Ok(()) } else { Err(self.lost()) }
     }
@@ -406,7 +408,7 @@ impl LogReader {
         self.parked = self.stream.take();
     }
 
-    /// Returns to the parked stream, if the other one delivered nothing new. Returns whether it did.
+    /// Goes back to the parked stream if the other one delivered nothing new. Returns whether it went back.
     pub fn unpark(&mut self) -> bool {
         let parked = self.parked.take();
         let other_is_clean = self.stream.take().is_none_or(|stream| !stream.has_new);
@@ -422,7 +424,7 @@ impl LogReader {
         }
     }
 
-    /// Whether a parked stream could show what another one missed: there must be a line to find again.
+    /// Whether a parked stream could show what another one missed. It could if there is a line to find again.
     pub fn has_anchor(&self) -> bool {
         self.cursor.last().is_some()
     }

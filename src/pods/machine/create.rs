@@ -8,7 +8,7 @@ use rand::RngExt as _;
 
 use super::{ApiRequest, BackOff, LONGEST_PAUSE, Machine, MachineOutput, Timer};
 use crate::duration;
-use crate::pods::api_error::{ApiError, Patience};
+use crate::pods::api_error::{AnswerPatience, ApiError};
 use crate::pods::name::pod_name;
 use crate::pods::options::StreamMethod;
 use crate::pods::pod_status::PodSeen;
@@ -16,8 +16,8 @@ use crate::rpc::UnitState as State;
 
 /// How long the API server may still execute a request whose answer was lost: its own request timeout.
 const IN_FLIGHT: Duration = Duration::from_secs(60);
-/// How long a server of an earlier daemon, or of another node, is waited for that has not answered this one: one that
-/// restarts is back by then.
+/// How long to wait for a server that has answered an earlier daemon or another node, but not this daemon. A server
+/// that restarts is back by then.
 pub(super) const UNPROVEN_FOR: Duration = Duration::from_secs(60);
 
 /// The progress of the pod's creation.
@@ -29,13 +29,13 @@ pub(super) struct Create {
     in_doubt_until: Option<Instant>,
     /// Why the last attempt failed.
     last_error: Option<String>,
-    /// Since when there is no answer of a server that has answered an earlier daemon, or another node, at best.
+    /// Since when a server does not answer that, at best, an earlier daemon or another node has reached.
     unproven_since: Option<Instant>,
     /// We may have created a pod of that name.
     may_exist: bool,
     /// A pod that the watch showed before the answer arrived.
     early: Option<PodSeen>,
-    /// What to fail with once the create is answered, as the pod cannot be watched.
+    /// The text to fail with once the create is answered, because the pod cannot be watched.
     unwatched: Option<String>,
 }
 
@@ -58,7 +58,7 @@ enum CreateStep {
 }
 
 impl Create {
-    /// `may_exist` says whether an earlier daemon may have created it.
+    /// `may_exist` says whether an earlier daemon may have created the pod.
     pub(super) fn new(first: Duration, may_exist: bool) -> Self {
         let pauses = BackOff::new(first, LONGEST_PAUSE);
         Self {
@@ -83,7 +83,7 @@ impl Create {
         self.may_exist
     }
 
-    /// A request for the pod is under way, to see whose it is.
+    /// A get of the pod is under way, to see whose it is.
     pub(super) fn is_unsure(&self) -> bool {
         matches!(self.step, CreateStep::Checking | CreateStep::Adopting | CreateStep::Resuming)
     }
@@ -93,7 +93,7 @@ impl Create {
         self.step == CreateStep::Asked
     }
 
-    /// The pod cannot be watched.
+    /// Fails with `text` once the create is answered, because the pod cannot be watched.
     pub(super) fn fail_once_answered(&mut self, text: String) {
         self.unwatched = Some(text);
     }
@@ -164,14 +164,14 @@ impl Machine {
         self.get_pod();
     }
 
-    /// Whether a pod is this unit's. One that is named after its unit may have been made from another data directory.
+    /// Whether a pod is this unit's. A pod that is named after the unit may have been made from another data directory.
     fn is_ours(&self, pod: &PodSeen) -> bool {
         let own = &self.settings.owner;
         let is_named = self.settings.name.is_some();
         pod.owner.as_ref().is_some_and(|owner| owner == own || (is_named && owner.unit == own.unit))
     }
 
-    /// A pod of somebody else has the name.
+    /// Creates a pod under another name, because somebody else's pod has this one.
     fn create_under_another_name(&mut self) {
         self.settings.name = None;
         self.choose_name();
@@ -199,7 +199,7 @@ impl Machine {
         self.ask_create();
     }
 
-    /// `was_sent` says whether the request got as far as the server, at least perhaps.
+    /// `was_sent` says whether the request may have reached the server.
     pub(super) fn on_created(&mut self, now: Instant, answer: Result<PodSeen, ApiError>, was_sent: bool) {
         if self.create.step != CreateStep::Asked {
             return;
@@ -250,33 +250,33 @@ impl Machine {
         }
     }
 
-    /// The cause to end with if a request that failed before there is a pod is not worth repeating.
+    /// The cause to end with, if a request that failed before the pod exists is not worth repeating.
     fn hopeless(&mut self, now: Instant, error: &ApiError) -> Option<String> {
         if !error.is_passing() {
             return Some(error.to_string());
         }
-        // An earlier daemon, or another node, has asked the server for that pod: it may restart now.
+        // An earlier daemon or another node has reached the server for this pod, so the server may only be restarting.
         let was_asked = matches!(self.create.step, CreateStep::Adopting | CreateStep::Resuming);
         match error.patience() {
-            Patience::Short if was_asked => {
+            AnswerPatience::Short if was_asked => {
                 let until = *self.create.unproven_since.get_or_insert(now) + UNPROVEN_FOR;
                 (now >= until).then(|| format!("{error} (for {} now)", duration::print(UNPROVEN_FOR)))
             }
-            Patience::None | Patience::Short => Some(error.to_string()),
-            Patience::Outage => {
+            AnswerPatience::None | AnswerPatience::Short => Some(error.to_string()),
+            AnswerPatience::Outage => {
                 self.create.unproven_since = None;
                 None
             }
         }
     }
 
-    /// A pause that does not go beyond the time for which an unproven server is waited for.
+    /// Limits a pause to the time for which an unproven server is waited for.
     pub(super) fn pause_until(&self, at: Instant) -> Instant {
         self.create.unproven_since.map_or(at, |since| at.min(since + UNPROVEN_FOR))
     }
 
-    /// The watch shows the pod before the create is answered. While an answer is pending it counts, since the
-    /// server may create another pod if this one is gone by then. After a lost answer the watch counts.
+    /// The watch shows the pod before the create is answered. While an answer is pending, the answer counts, because
+    /// the server may create another pod if this one is gone by then. After a lost answer the watch counts.
     pub(super) fn seen_early(&mut self, now: Instant, pod: PodSeen) {
         match self.create.step {
             CreateStep::Paused => self.created(now, pod),
@@ -327,7 +327,7 @@ impl Machine {
     }
 
     pub(super) fn on_pod_for_create(&mut self, now: Instant, answer: Result<PodSeen, ApiError>) {
-        // A pod that was there once proves its server.
+        // A pod that once existed proves that its server is right.
         let is_new = self.record.pod_uid.is_empty() && !self.has_run;
         match (self.create.step, answer) {
             (_, Err(error)) if error.is_passing() => {

@@ -15,7 +15,7 @@ pub(super) const AFTER_GONE: Duration = Duration::from_secs(10);
 /// How long to wait for a pod's last event.
 const EVENTS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Failures that may pass: since when, and a complete Detail for each.
+/// Failures that may pass, each with its begin and a complete Detail.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     pub(super) get: Option<Outage>,
@@ -44,7 +44,7 @@ impl Outages {
 }
 
 impl Machine {
-    /// A failure that may pass; after `api_outage` it fails the unit.
+    /// Notes a failure that may pass. The unit fails if it lasts for `api_outage`.
     pub(super) fn note_outage(&mut self, now: Instant, of: OutageOf, text: String) {
         let slot = match of {
             OutageOf::Get => &mut self.outages.get,
@@ -152,7 +152,7 @@ impl Machine {
         self.fail_with_event(now, text);
     }
 
-    /// `worker` has ended, and its kubelet has no log of it any more: most often it has evicted the pod.
+    /// Fails the unit because `worker` has ended and its kubelet no longer has the log. Most often the pod was evicted.
     pub(super) fn fail_without_log(&mut self, now: Instant, said: &str) {
         let text = format!("Error with pod's stdout: {said}{}", self.circumstances());
         self.fail_with_event(now, text);

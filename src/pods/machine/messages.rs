@@ -35,7 +35,7 @@ pub struct UnitSettings {
     pub delete_pod_on_restart: bool,
     /// The credential may read events, as far as known.
     pub may_read_events: bool,
-    /// What the letters at the end of its name are made of, if each pod of the unit is to have the same name.
+    /// The number from which the letters at the end of the pod's name are made; `None` for random letters.
     pub name: Option<u64>,
     /// The seed for names and delays.
     pub seed: u64,
@@ -82,7 +82,7 @@ pub enum MachineOutput {
     Status(StatusChange),
     /// Send this to the API server.
     Request(ApiRequest),
-    /// The unit waits for its API server from now on, for this reason: the log is to have it.
+    /// Log that the unit waits for its API server from now on, for this reason.
     Waits(String),
     /// The pod of a released unit is not deleted yet, for this reason; the deletion is retried.
     ReleasePending(String),
@@ -104,7 +104,7 @@ pub struct StatusChange {
     pub record: PodRecord,
 }
 
-/// Identifies a log stream, so that late messages of an earlier one are not taken for the current one's.
+/// Identifies a log stream, so that late messages of an earlier stream are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub(super) u32);
 

@@ -1,6 +1,6 @@
-//! The one owner of a unit that runs as a pod, pure. Events of the API server, the streams, the clock and
-//! clients go in through `handle_*`; requests, records and timeouts come out through `poll_*`. The state only
-//! moves forward, and the first final state stays.
+//! The one owner of a unit that runs as a pod, without I/O. Events of the API server, the streams, the clock and
+//! clients go in through `handle_*`; requests, records and timeouts come out through `poll_*`. The state only moves
+//! forward, and the first final state stays.
 //!
 //! Duties of the caller: execute outputs in their order, and make a [`MachineOutput::Status`] durable before
 //! the next one. Answers may be late, but each request gets one. A timer may fire late but must fire.
@@ -35,8 +35,8 @@ pub use self::messages::{
 use self::removal::Removal;
 use self::stdin::Stdin;
 use self::stdout::Stdout;
+use self::timers::PodTimers;
 pub use self::timers::Timer;
-use self::timers::Timers;
 use super::api_error::ApiError;
 use super::log::cursor::Cursor;
 use super::log::{LogReader, StreamEnd, Took};
@@ -74,7 +74,7 @@ pub struct Machine {
     get_pauses: BackOff,
     back_offs: pending::BackOffs,
     outages: end::Outages,
-    timers: Timers,
+    timers: PodTimers,
     random: SmallRng,
     outputs: VecDeque<MachineOutput>,
 }
@@ -119,7 +119,7 @@ impl Machine {
             is_getting: false,
             back_offs: pending::BackOffs::default(),
             outages: end::Outages::default(),
-            timers: Timers::default(),
+            timers: PodTimers::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -160,7 +160,7 @@ impl Machine {
         self.pod.as_ref()
     }
 
-    /// Whether the unit needs its owner no more, until a client requests something.
+    /// Whether the unit no longer needs its owner, until a client requests something.
     pub fn is_idle(&self) -> bool {
         self.state.is_final() && self.verdict.is_none() && self.removal.is_idle() && self.outputs.is_empty()
     }
@@ -235,7 +235,7 @@ impl Machine {
         }
     }
 
-    /// The watch is refused. Where the create is as well, that was refused first.
+    /// The watch is refused. A create under way is awaited first, because if it is refused too, its error counts.
     pub fn handle_unwatched(&mut self, now: Instant, refused: Result<(), ApiError>) {
         let Err(error) = refused else { return };
         let text = format!("Error getting pod {}. Error: {error}", self.pod_path());
@@ -289,7 +289,7 @@ impl Machine {
         took
     }
 
-    /// A log stream has ended in order: what was held back of it, as for [`Self::handle_log`].
+    /// A log stream has ended in order: appends the text held back of it to `out`, as [`Self::handle_log`] does.
     /// [`Self::handle_log_ended`] comes next.
     pub fn handle_log_held(&mut self, now: Instant, stream: StreamId, out: &mut Vec<u8>) -> Took {
         if !self.takes_log(stream) {
@@ -301,7 +301,7 @@ impl Machine {
         took
     }
 
-    /// Cuts off what may not be written to stdout from `at` on, and fails the unit then.
+    /// Takes output for stdout from `at` on. Cuts off what exceeds the unit's bound, and then fails the unit.
     pub fn handle_output(&mut self, now: Instant, at: u64, out: &mut Vec<u8>) {
         let Some(bound) = &self.settings.max_stdout else { return };
         let room = bound.room_for(out.len(), at);
@@ -329,7 +329,7 @@ impl Machine {
         }
     }
 
-    /// News of the connection of a pod with [`StreamMethod::Tcp`].
+    /// News of the connection of a pod with [`StreamMethod::Tcp`](crate::pods::options::StreamMethod::Tcp).
     pub fn handle_tcp(&mut self, now: Instant, news: TcpNews) {
         if !self.state.is_final() && self.verdict.is_none() {
             self.on_tcp(now, news);
@@ -355,8 +355,7 @@ impl Machine {
         }
     }
 
-    /// This node fails the unit, because a credential cannot be used, for example; the text is a complete
-    /// Detail.
+    /// This node fails the unit, for example because a credential cannot be used. `detail` is a complete Detail.
     pub fn handle_failure(&mut self, now: Instant, detail: String) {
         self.fail(now, detail);
     }
@@ -402,10 +401,10 @@ impl Machine {
         }
     }
 
-    /// The get failed.
+    /// Repeats a get that failed, if it may succeed later.
     fn retry_get_pod(&mut self, now: Instant, error: &ApiError) {
         if !error.is_passing() && !matches!(error, ApiError::Unauthorized(_)) {
-            // The watch reports the pod, too.
+            // The get is not repeated, because the watch reports the pod, too.
             return;
         }
         let text = format!("Error getting pod {}. Error: {error}", self.pod_path());

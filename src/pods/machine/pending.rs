@@ -121,7 +121,7 @@ impl Machine {
         }
     }
 
-    /// Gets the pod's status, where the watch may be late.
+    /// Gets the pod's status, because the watch may be late.
     pub(super) fn get_pod_soon(&mut self) {
         if !self.is_getting && !self.timers.runs(Timer::Get) {
             self.get_pod();

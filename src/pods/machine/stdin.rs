@@ -11,7 +11,7 @@ use crate::rpc::UnitState as State;
 
 /// How long to wait for the server's status after stdin was sent.
 const STATUS_WITHIN: Duration = Duration::from_secs(60);
-/// How long to wait for `worker`'s end after stdin broke off: most often that is the reason.
+/// How long to wait for `worker`'s end after stdin broke off, because that end is the usual reason.
 const VERDICT_WITHIN: Duration = Duration::from_secs(5);
 
 /// The progress of stdin.
@@ -47,14 +47,14 @@ impl Stdin {
         Self { step, pauses: BackOff::new(first, LONGEST_PAUSE) }
     }
 
-    /// An earlier daemon sent it.
+    /// An earlier daemon sent stdin.
     pub(super) fn assume_delivered(&mut self) {
         if self.step != StdinStep::Nothing {
             self.step = StdinStep::Delivered;
         }
     }
 
-    /// Whether there is a stream, or will be.
+    /// Whether a stream is open or being opened.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.step, StdinStep::Opening | StdinStep::Sending | StdinStep::Sent)
     }

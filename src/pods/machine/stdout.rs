@@ -1,6 +1,6 @@
-//! Follows `worker`'s log: opens streams, resumes after each end, and decides when all of it is read. The end
-//! of a stream never means the end of the log. Only a stream that was requested after `worker` had ended, and
-//! that ended in order, was the whole rest.
+//! Follows `worker`'s log: opens streams, resumes after each end, and decides when all of it is read. The end of a
+//! stream is not the end of the log. A stream was the whole rest only if it ended in order, and was requested after
+//! `worker` had ended or outlived the pod.
 //!
 //! A kubelet notices a container's end about a second late in a following stream. So once `worker` has ended,
 //! the following stream is parked while another one reads the rest. If the log was rotated meanwhile, and the
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use super::end::OutageOf;
 use super::{ApiRequest, BackOff, LONGEST_PAUSE, Machine, StreamId, Timer};
 use crate::pods::api_error::ApiError;
-use crate::pods::log::{Lost, StreamEnd, Took};
+use crate::pods::log::{LostLines, StreamEnd, Took};
 use crate::pods::options::StreamMethod;
 use crate::rpc::UnitState as State;
 
 /// The first and the longest delay after a stream that ended in order.
 const REOPEN: Duration = Duration::from_millis(200);
 const REOPEN_LONGEST: Duration = Duration::from_secs(5);
-/// How long a kubelet may say after `worker`'s end that there is no log: it has removed the container then.
+/// For how long after `worker`'s end a kubelet may say that there is no log. After that it has removed the container.
 const LOG_GONE_AFTER: Duration = Duration::from_secs(30);
 /// How long a silent following stream stays open after `worker` has ended.
 const LINGER: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ pub(super) struct Stdout {
     reopens: BackOff,
     pauses: BackOff,
     has_output: bool,
-    /// Since when there were only messages in the log's place, after `worker`'s end.
+    /// Since when only messages have come instead of the log, after `worker`'s end.
     without_log: Option<Instant>,
 }
 
@@ -72,7 +72,7 @@ impl Stdout {
         self.step == LogStep::Unopened
     }
 
-    /// Whether `worker` printed anything since this daemon follows it.
+    /// Whether `worker` has printed anything since this daemon began to follow it.
     pub(super) fn has_output(&self) -> bool {
         self.has_output
     }
@@ -169,7 +169,7 @@ impl Machine {
         self.timers.set(Timer::Log, now + pause);
     }
 
-    pub(super) fn on_log(&mut self, now: Instant, took: Result<Took, Lost>) -> Took {
+    pub(super) fn on_log(&mut self, now: Instant, took: Result<Took, LostLines>) -> Took {
         let took = match took {
             Ok(took) => took,
             Err(_) if self.stdout.parked.is_some() => {
@@ -252,8 +252,7 @@ impl Machine {
         }
     }
 
-    /// A stream ended in order. That means nothing: the log was rotated, the stream was idle, or `worker` has
-    /// ended.
+    /// A stream ended in order. The reason is unknown: the log was rotated, the stream was idle, or `worker` has ended.
     fn go_on_after_end(&mut self, now: Instant, has_new: bool) {
         self.timers.stop(Timer::Linger);
         if self.is_gone {
@@ -277,7 +276,7 @@ impl Machine {
         self.pause_log(now, Duration::ZERO);
     }
 
-    /// The stream for the rest failed. If it delivered nothing, the parked one is read.
+    /// The stream for the rest failed. If it delivered nothing new, the parked stream is read on.
     fn return_to_parked(&mut self, now: Instant) {
         let parked = self.stdout.parked.take();
         if let LogStep::Opening(stream) | LogStep::Reading(stream) = self.stdout.step {

@@ -57,9 +57,9 @@ const ALL: [Timer; KINDS] = [
 
 /// The deadline of each timer, if it runs.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Timers([Option<Instant>; KINDS]);
+pub(super) struct PodTimers([Option<Instant>; KINDS]);
 
-impl Timers {
+impl PodTimers {
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
         self.0[timer as usize] = Some(at);
     }
@@ -69,7 +69,7 @@ impl Timers {
         self.0[timer as usize].get_or_insert(at);
     }
 
-    /// Moves a running timer forward.
+    /// Moves a running timer to `at`, if that is earlier.
     pub(super) fn advance(&mut self, timer: Timer, at: Instant) {
         if let Some(moment) = &mut self.0[timer as usize] {
             *moment = at.min(*moment);

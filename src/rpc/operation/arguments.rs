@@ -1,4 +1,4 @@
-//! What operations take. An argument that is at its default is not sent, so that a controller which does not know it yet
+//! The arguments of operations. An argument at its default is not sent, so that a controller that does not know it yet
 //! still answers. docs/controller-reference.md specifies the keys.
 
 #![expect(missing_docs, reason = "the keys are specified in docs/controller-reference.md")]
@@ -7,13 +7,25 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 
+use crate::rpc::report::enrolment::NodeAct;
+use crate::rpc::report::names::names;
 use crate::rpc::report::{JobKind, JobState};
 
 /// The longest name of anything, in bytes.
 const LONGEST_NAME: usize = 255;
 
-/// Declares arguments: those that are needed, then behind a semicolon those that are not.
+names! {
+    /// What a host becomes that is approved.
+    enum HostRole {
+        Execution = "execution",
+        Hop = "hop",
+        Hybrid = "hybrid",
+    }
+}
+
+/// Declares arguments: the required ones, then after a semicolon the optional ones.
 macro_rules! arguments {
     ($($(#[$doc:meta])* struct $type:ident {
         $($(#[$about:meta])* $key:ident: $value:ty),*;
@@ -33,7 +45,7 @@ macro_rules! arguments {
             }
 
             impl $type {
-                /// The first of those that are needed.
+                /// The first required argument.
                 pub(super) fn target(&self) -> String {
                     let needed: &[&dyn ToString] = &[$(&self.$key),*];
                     needed.first().map(|key| key.to_string()).unwrap_or_default()
@@ -44,7 +56,7 @@ macro_rules! arguments {
 }
 
 arguments! {
-    /// There are none.
+    /// No arguments.
     struct Nothing {;}
 
     /// An instance or a group.
@@ -79,11 +91,11 @@ arguments! {
     /// Which instances are listed.
     struct InstanceFilter {
         ;
-        /// Instead, the nodes that could become some.
+        /// Lists the nodes that could become instances instead.
         found: bool,
     }
 
-    /// What is registered.
+    /// The instance to register.
     struct NewInstance {
         #[serde(deserialize_with = "name")]
         name: String;
@@ -91,7 +103,7 @@ arguments! {
         enabled: Option<bool>,
     }
 
-    /// What is changed of an instance.
+    /// The settings of an instance to change.
     struct InstanceSettings {
         #[serde(deserialize_with = "name")]
         name: String;
@@ -99,7 +111,7 @@ arguments! {
         managed_by_policy: Option<bool>,
     }
 
-    /// Which instance is checked, and whether that is saved.
+    /// Which instance is checked, and whether the result is saved.
     struct HealthCheck {
         #[serde(deserialize_with = "name")]
         name: String;
@@ -110,11 +122,12 @@ arguments! {
     struct InstanceRemoval {
         #[serde(deserialize_with = "name")]
         name: String;
-        /// What ran there has ended, or never will. Else it is removed once its jobs have ended.
+        /// The instance is gone for good: what ran there has ended or never will. Otherwise it is removed once its jobs
+        /// have ended.
         dead: bool,
     }
 
-    /// What is set of a group; what is not given stays.
+    /// The settings of a group. Settings that are not given stay.
     struct GroupSettings {
         #[serde(deserialize_with = "name")]
         name: String;
@@ -138,6 +151,40 @@ arguments! {
         instance: String;
     }
 
+    /// A host that asks to become a node, and that it may.
+    struct HostApproval {
+        #[serde(deserialize_with = "name")]
+        node: String,
+        /// As the host shows it.
+        #[serde(deserialize_with = "name")]
+        fingerprint: String;
+        /// `execution` if none is given.
+        role: Option<HostRole>,
+    }
+
+    /// A host that asks to become a node, and that it may not.
+    struct HostRejection {
+        #[serde(deserialize_with = "name")]
+        node: String,
+        #[serde(deserialize_with = "name")]
+        fingerprint: String;
+    }
+
+    /// Which saved jobs are listed.
+    struct SavedFilter {
+        ;
+        /// Those behind this name.
+        after: Option<String>,
+        limit: Option<u32>,
+    }
+
+    /// Which saved job is started, and with which values of its variables.
+    struct SavedStart {
+        #[serde(deserialize_with = "name")]
+        name: String;
+        vars: GivenVars,
+    }
+
     /// Which jobs are listed.
     struct JobFilter {
         ;
@@ -147,13 +194,18 @@ arguments! {
         group: Option<String>,
         node: Option<String>,
         label: BTreeMap<String, String>,
+        /// The saved job that they were started of.
+        saved: Option<String>,
+        /// Stands in the name, the playbook, the module, the limit, a label, a host or the explanation.
+        #[serde(deserialize_with = "word")]
+        search: Option<String>,
         #[serde(deserialize_with = "time")]
         since: Option<Timestamp>,
         #[serde(deserialize_with = "time")]
         until: Option<Timestamp>,
         before: Option<i64>,
         limit: Option<u32>,
-        /// Nothing of what came with a submission but the name.
+        /// Leaves out all that came with a submission except the name.
         brief: bool,
     }
 
@@ -194,6 +246,32 @@ arguments! {
     }
 }
 
+/// Values of variables. Nothing shows them, because some are secret.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GivenVars(pub Map<String, Value>);
+
+impl std::fmt::Debug for GivenVars {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} variables", self.0.len())
+    }
+}
+
+/// What was done about a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeNote {
+    #[serde(deserialize_with = "name")]
+    pub node: String,
+    pub act: NodeAct,
+}
+
+impl NodeNote {
+    pub(super) fn target(&self) -> String {
+        self.node.clone()
+    }
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -201,11 +279,21 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 fn name<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
     let name = String::deserialize(d)?;
     let is_name = !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(char::is_control);
-    if is_name { Ok(name) } else { Err(serde::de::Error::custom("it is no name")) }
+    if is_name { Ok(name) } else { Err(serde::de::Error::custom("it is not a name")) }
 }
 
-/// The parser's own words would show the value.
+/// Accepts a text of the length of a name, since each look compares it with thousands of jobs. No store has a NUL.
+fn word<'de, D: Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
+    let word = String::deserialize(d)?.replace('\0', "");
+    match word.chars().count() {
+        0 => Ok(None),
+        letters if letters <= LONGEST_NAME => Ok(Some(word)),
+        _ => Err(serde::de::Error::custom(format!("it has more than {LONGEST_NAME} letters"))),
+    }
+}
+
+/// Has its own error text, because the parser's would show the value.
 fn time<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Timestamp>, D::Error> {
     let time = String::deserialize(d)?.parse::<Timestamp>();
-    time.map(Some).map_err(|_| serde::de::Error::custom("it is no time, as in 2026-01-31T12:00:00Z"))
+    time.map(Some).map_err(|_| serde::de::Error::custom("it is not a time, as in 2026-01-31T12:00:00Z"))
 }

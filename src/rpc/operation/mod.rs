@@ -1,11 +1,13 @@
-//! What can be asked of a controller: each operation with its arguments, its answer, and the code of a refusal. Owns the
-//! JSON of both directions; what an operation does is the controller's business.
+//! The operations of a controller: each with its arguments, its answer, and the code of a refusal. Owns the JSON of
+//! both directions; the controller knows what an operation does.
 
 mod arguments;
 mod question;
 
 use std::marker::PhantomData;
 
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -15,14 +17,19 @@ pub use self::question::{Answered, OperationError, Question};
 use super::report::Lenient;
 use super::report::controller::{
     AuditRows, BackupReport, Cleanup, ClockReport, ControllerReport, DeletedGroup, DeletedJob, EventsBegin,
-    Explained, GroupReport, Groups, Hosts, InstanceReport, Instances, JobDetail, Jobs, OutputBegins, Paused,
-    Policies, Removed,
+    Explained, GroupReport, Groups, Hosts, InstanceReport, Instances, JobCounts, JobDetail, Jobs,
+    OutputBegins, Paused, Policies, Removed,
 };
+use super::report::enrolment::{EnrolmentReport, NodeActed};
 use super::report::names::names;
+use super::report::saved::{SavedPage, SavedReport, StartedJob};
 use super::strict;
 
 /// The key that names an operation.
 const OP: &str = "op";
+
+/// The answer to an operation, and the bytes that follow it to the end of the connection, in pieces of bounded size.
+pub type Operated = Result<(Answer, Option<BoxStream<'static, Bytes>>), OperationRefusal>;
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $op:ident $name:literal $ask:ident($arguments:ty) -> $answer:ident;)*) => {
@@ -62,7 +69,7 @@ macro_rules! operations {
                 }
             }
 
-            /// What it changes, for the audit: the first argument that it needs.
+            /// What the operation changes, for the audit: its first required argument.
             pub fn target(&self) -> String {
                 match self {
                     $(Self::$op(arguments) => arguments.target(),)*
@@ -92,13 +99,13 @@ macro_rules! operations {
 }
 
 operations! {
-    /// How the controller stands.
+    /// The controller's status.
     Ping "ping" ping(Nothing) -> ControllerReport;
     /// Starts no more jobs.
     Pause "pause" pause(Nothing) -> Paused;
     /// Starts jobs again.
     Resume "resume" resume(Nothing) -> Paused;
-    /// Believes the clock as it is.
+    /// Accepts the clock as it is.
     ConfirmClock "clock.confirm" confirm_clock(Nothing) -> ClockReport;
     /// Deletes what runners have left.
     CleanUp "cleanup" clean_up(Nothing) -> Cleanup;
@@ -106,9 +113,9 @@ operations! {
     ListAudit "audit.list" list_audit(AuditPage) -> AuditRows;
     /// Copies the store.
     BackUp "backup" back_up(BackupPath) -> BackupReport;
-    /// Computes who belongs to which group.
+    /// Computes which instances belong to which group.
     RunPolicies "policy.run" run_policies(PolicyRun) -> Policies;
-    /// The instances, or the nodes that could become some.
+    /// The instances, or the nodes that could become instances.
     ListInstances "instance.list" list_instances(InstanceFilter) -> Instances;
     /// One instance.
     GetInstance "instance.get" get_instance(ByName) -> InstanceReport;
@@ -138,17 +145,33 @@ operations! {
     RemoveFromGroup "group.remove" remove_from_group(Membership) -> GroupReport;
     /// Deletes a group.
     DeleteGroup "group.delete" delete_group(ByName) -> DeletedGroup;
+    /// Hosts that ask to become nodes, open invitations, and when certificates end.
+    ListEnrolment "node.list" list_enrolment(Nothing) -> EnrolmentReport;
+    /// Lets a host become a node that asks without a token.
+    ApproveHost "node.approve" approve_host(HostApproval) -> NodeActed;
+    /// Does not let it.
+    RejectHost "node.reject" reject_host(HostRejection) -> NodeActed;
+    /// Writes into the audit what was done about a node.
+    NoteNode "node.note" note_node(NodeNote) -> NodeActed;
+    /// The jobs that this control node has as files, by name.
+    ListSaved "saved.list" list_saved(SavedFilter) -> SavedPage;
+    /// One of them.
+    GetSaved "saved.get" get_saved(ByName) -> SavedReport;
+    /// Starts one of them.
+    StartSaved "saved.start" start_saved(SavedStart) -> StartedJob;
     /// Jobs, newest first.
     ListJobs "job.list" list_jobs(JobFilter) -> Jobs;
+    /// How many jobs of each state there are.
+    CountJobs "job.count" count_jobs(JobFilter) -> JobCounts;
     /// All that is known of a job.
     GetJob "job.get" get_job(ById) -> JobDetail;
     /// What a job did on its hosts.
     ListHosts "job.hosts" list_hosts(HostPage) -> Hosts;
     /// Why a job waits.
     ExplainJob "job.explain" explain_job(ById) -> Explained;
-    /// What a job's runner writes; the bytes follow.
+    /// The output of a job's runner; the bytes follow the answer.
     ReadOutput "job.output" read_output(OutputPart) -> OutputBegins;
-    /// A job's events; they follow, one a line.
+    /// A job's events; they follow the answer, one per line.
     ReadEvents "job.events" read_events(EventFilter) -> EventsBegin;
     /// Cancels a job.
     CancelJob "job.cancel" cancel_job(ById) -> JobDetail;

@@ -1,4 +1,4 @@
-//! The client's half: asks for an operation, and reads the answer of its type.
+//! The client's half: asks for an operation, and reads its typed answer.
 
 use std::marker::PhantomData;
 
@@ -16,12 +16,12 @@ pub struct Question<A> {
     pub(super) answer: PhantomData<fn() -> A>,
 }
 
-/// An answer, as a report and as the node wrote it: one of another age may know more keys.
+/// An answer, as a report and as the node wrote it. A node of another release may send more keys.
 #[derive(Debug, Clone)]
 pub struct Answered<A> {
-    /// What is known here.
+    /// The keys that are known here.
     pub report: A,
-    /// All of it.
+    /// The whole answer.
     pub json: Value,
 }
 
@@ -57,7 +57,7 @@ impl OperationError {
 }
 
 impl<A: DeserializeOwned> Question<A> {
-    /// Has it carried out, and returns the answer.
+    /// Requests the operation, and returns the answer.
     ///
     /// # Errors
     /// The node cannot be reached, or refuses.
@@ -65,12 +65,12 @@ impl<A: DeserializeOwned> Question<A> {
         self.begin(client).await.map(|(answer, _)| answer)
     }
 
-    /// The same; what else the node sends is behind the answer, on the connection.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
+    /// The same, and returns the connection too: whatever else the node sends follows on it.
     pub async fn begin(&self, client: &Client) -> Result<(Answered<A>, ControlConnection), OperationError> {
-        let mut connection = client.connect().await?;
+        // The node packs the whole job before it answers.
+        let is_long = matches!(self.operation, Operation::StartSaved(_));
+        let connected = if is_long { client.connect_for_long().await } else { client.connect().await };
+        let mut connection = connected?;
         let request = Request::Controller { operation: self.operation.to_request() };
         let mut answer = connection.command(&request).await?;
         let unread = |error: serde_json::Error| CallError::Protocol {

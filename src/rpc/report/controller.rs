@@ -26,7 +26,7 @@ macro_rules! reports {
 }
 
 impl CheckReport {
-    /// The check whose detail names nodes that could run a job, of which nobody has enabled one.
+    /// The check whose detail names the nodes that could run a job but that nobody has enabled.
     pub const INSTANCES: &str = "instances";
 }
 
@@ -141,12 +141,26 @@ reports! {
         skip_tags: Option<String>,
         check: bool,
         rerun_of: Option<i64>,
+        silent: Option<SilentNode>,
     }
 
     /// A page of jobs, newest first.
     struct Jobs {
         jobs: Vec<JobReport>,
         next: Option<i64>,
+    }
+
+    /// How many jobs there are.
+    struct JobCounts {
+        /// By state; states without jobs are left out.
+        states: BTreeMap<String, u64>,
+        oldest: Option<OldestJob>,
+    }
+
+    /// The first of some jobs.
+    struct OldestJob {
+        id: i64,
+        created: String,
     }
 
     /// All that is known of a job, with the first of its hosts.
@@ -167,7 +181,7 @@ reports! {
         output_lost: Option<String>,
         payload_until: Option<String>,
         revision: Option<String>,
-        silent: Option<SilentNode>,
+        failure: Option<FailureReport>,
     }
 
     /// One try to run a job.
@@ -396,6 +410,27 @@ reports! {
     }
 }
 
+/// What went wrong in the playbook of a job's latest attempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FailureReport {
+    pub line: String,
+    pub tasks: Vec<FailedTask>,
+    pub others: u64,
+}
+
+/// A task that failed on hosts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FailedTask {
+    pub task: String,
+    pub unreachable: bool,
+    pub hosts: Vec<String>,
+    pub count: u64,
+    pub message: String,
+    pub offset: u64,
+}
+
 /// The counters of one host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -451,7 +486,7 @@ impl From<&GroupReport> for GroupSummary {
     }
 }
 
-/// A map whose order says something: hosts that failed stand first.
+/// Keeps the order of a map, because failed hosts come first.
 mod in_order {
     use super::{HostStats, Map, Value};
     use serde::de::Error;

@@ -1,4 +1,4 @@
-//! Something that is wrong, or probably not intended, as `meshd check` and `meshctl doctor` say it.
+//! Something that is wrong, or probably not intended, as `meshd check` and `meshctl doctor` report it.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// One with what to do about it.
+    /// A finding with its remedy.
     pub fn new(
         severity: Severity,
         place: impl fmt::Display,
@@ -45,17 +45,22 @@ impl Finding {
         Self { what, place, severity, remedy }
     }
 
-    /// What keeps something from working.
+    /// A finding that keeps something from working.
     pub fn fault(place: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         Self::new(Severity::Error, place, what, remedy)
     }
 
-    /// What is probably not intended.
+    /// A finding of something that is probably not intended.
     pub fn advice(place: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         Self::new(Severity::Warning, place, what, remedy)
     }
 
-    /// What nobody could look at.
+    /// The same with the name of the node that gives the advice, so that nobody takes it for this node's.
+    pub fn said_by(self, node: &str) -> Self {
+        Self { remedy: self.remedy.map(|remedy| format!("{node} says: {remedy}")), ..self }
+    }
+
+    /// Something that could not be looked at.
     pub fn not_asked(place: impl fmt::Display, what: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         Self::new(Severity::NotAsked, place, what, remedy)
     }

@@ -12,13 +12,13 @@ pub struct LinkTestReport {
     pub node_id: String,
     pub transport: String,
     pub address: String,
-    /// Round trip before the bytes, the one in the middle of several; none if no ping was answered.
+    /// Median round trip before the bytes are sent; none if no ping was answered.
     #[serde(rename = "RTT")]
     pub rtt: Option<u64>,
-    /// The same beside the bytes.
+    /// Median round trip while the bytes are sent.
     #[serde(rename = "BusyRTT")]
     pub busy_rtt: Option<u64>,
-    /// The longest one beside the bytes.
+    /// Longest round trip while the bytes are sent.
     #[serde(rename = "BusyRTTMax")]
     pub busy_rtt_max: Option<u64>,
     /// Share of the latest probes that stayed without an answer, from 0 to 1.
@@ -34,6 +34,6 @@ pub struct WayReport {
     pub bytes: u64,
     /// From the first byte's arrival to the last one's.
     pub time: u64,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub rate: u64,
 }

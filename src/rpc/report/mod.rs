@@ -1,16 +1,19 @@
 //! What a node says of itself, of its units and of its controller: written by the server, read by every client. Plain
 //! data: it does not know where a report comes from, nor how it is shown.
 //!
-//! Nodes of other ages and makes leave keys out, say null for empty, or add keys that are unknown here. So every key has a
-//! default, unknown ones are skipped, and [`read`] takes null for none.
+//! Nodes of other releases and of receptor leave keys out, write null for empty, or add keys that are unknown here. So
+//! every key has a default, unknown keys are skipped, and [`read`] treats null as absent.
 
 pub mod controller;
 pub mod doctor;
+pub mod enrolment;
 pub mod events;
 pub mod finding;
 pub mod link;
 pub(crate) mod names;
 pub mod node;
+pub mod outage;
+pub mod saved;
 pub mod unit;
 
 use serde::de::DeserializeOwned;
@@ -21,7 +24,7 @@ pub use self::names::{JobKind, JobState, Lenient};
 /// Reads a report from an answer.
 ///
 /// # Errors
-/// It has a key of another kind.
+/// A key has a value of the wrong type.
 pub fn read<T: DeserializeOwned>(answer: &Value) -> serde_json::Result<T> {
     serde_json::from_value(without_nulls(answer))
 }

@@ -1,4 +1,4 @@
-//! Names in reports that clients decide by. A node of another age may say others.
+//! Names in reports that clients decide by. A node of another release may send other names.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ impl<T: fmt::Display> fmt::Display for Lenient<T> {
     }
 }
 
-/// Declares an enum whose values have names, each once: in the store, in headers and in answers.
+/// Declares an enum whose values have one name each, for the store, headers and answers.
 macro_rules! names {
     ($(#[$doc:meta])* enum $type:ident { $($(#[$about:meta])* $value:ident = $name:literal,)* }) => {
         $(#[$doc])*
@@ -69,7 +69,7 @@ macro_rules! names {
 
             fn from_str(name: &str) -> Result<Self, String> {
                 let found = Self::ALL.into_iter().find(|one| one.name() == name);
-                found.ok_or_else(|| format!("it is one of {}", Self::ALL.map(Self::name).join(", ")))
+                found.ok_or_else(|| format!("it must be one of {}", Self::ALL.map(Self::name).join(", ")))
             }
         }
 

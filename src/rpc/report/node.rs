@@ -1,6 +1,7 @@
 //! What a node says of itself, its machine and the mesh, in the keys that AWX and receptor's clients read.
 //!
-//! A report has the sections that were asked for. Lists and maps in it are never null: clients iterate them unguarded.
+//! A report has the sections that were asked for. Lists and maps in it are never null, because clients iterate them
+//! unguarded.
 
 #![expect(missing_docs, reason = "the keys are specified in docs/protocol.md")]
 
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 use super::Lenient;
 use super::names::names;
+use super::outage::{BrokenLinkReport, OutageReport};
 use crate::counters::{Counters, NeighborStats, Tables};
 use crate::wire::{Advertisement, Cost};
 
@@ -34,6 +36,8 @@ names! {
         Counters = "Counters",
         Tables = "Tables",
         Links = "Links",
+        Outages = "Outages",
+        BrokenLinks = "BrokenLinks",
         Peers = "Peers",
         Health = "Health",
         Reload = "LastReload",
@@ -43,7 +47,7 @@ names! {
 }
 
 impl Section {
-    /// What every client gets.
+    /// The sections that every client gets.
     pub const USUAL: [Self; 8] = [
         Self::Version,
         Self::NodeId,
@@ -87,6 +91,10 @@ pub struct NodeReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links: Option<Vec<LinkReport>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub outages: Option<Vec<OutageReport>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken_links: Option<Vec<BrokenLinkReport>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<Vec<PeerReport>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthReport>,
@@ -101,7 +109,7 @@ pub struct NodeReport {
 }
 
 impl NodeReport {
-    /// The links of the mesh by their [`ends`], with what each of the two says that the link costs.
+    /// The links of the mesh by their [`ends`], with the cost that each end reports.
     pub fn link_costs(&self) -> BTreeMap<(&str, &str), [Option<f64>; 2]> {
         let mut links = BTreeMap::<_, [_; 2]>::new();
         for (from, costs) in self.known_connection_costs.iter().flatten() {
@@ -118,12 +126,15 @@ fn ends<'a>(one: &'a str, other: &'a str) -> (&'a str, &'a str) {
     (one.min(other), one.max(other))
 }
 
-/// A certificate of the node that has expired, or does so within 30 days.
+/// A certificate of the node that has expired, or does so within 30 days and a fifth of its life.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct EndingCertificate {
     pub file: PathBuf,
     pub not_after: Timestamp,
+    /// Why it could not be renewed over the mesh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_renewed: Option<String>,
 }
 
 /// A reload of the configuration. One that failed changed nothing.

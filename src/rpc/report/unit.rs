@@ -1,14 +1,11 @@
 //! What a node reports about a unit: its state and the JSON of `work status` and `work list`, written and read here.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::rpc::CallError;
-use crate::wire::NodeId;
 
-/// Where a unit stands. The numbers are those of the protocol and of the status file.
+/// The state of a unit. The numbers are those of the protocol and of the status file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnitState {
     /// Accepted, not running yet.
@@ -24,7 +21,7 @@ pub enum UnitState {
 }
 
 impl UnitState {
-    /// The state of that number.
+    /// The state with this number.
     pub fn from_number(number: u64) -> Option<Self> {
         [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Canceled]
             .get(usize::try_from(number).ok()?)
@@ -42,7 +39,7 @@ impl UnitState {
         }
     }
 
-    /// Whether nothing can follow.
+    /// Whether no other state can follow.
     pub const fn is_final(self) -> bool {
         match self {
             Self::Pending | Self::Running => false,
@@ -51,11 +48,11 @@ impl UnitState {
     }
 }
 
-/// A unit as clients see it. `E` is what only units of one type have.
+/// A unit as clients see it. `E` is the data that only units of one type have.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Received<E>", bound(deserialize = "E: Deserialize<'de> + Default"))]
 pub struct UnitReport<E = Value> {
-    /// Where the unit stands, a number in JSON.
+    /// The state, a number in JSON.
     pub state: UnitState,
     /// Phase and cause.
     pub detail: String,
@@ -63,53 +60,17 @@ pub struct UnitReport<E = Value> {
     pub stdout_size: u64,
     /// The work type; `remote` for a unit that runs elsewhere.
     pub work_type: String,
-    /// What only units of that type have.
+    /// The data that only units of this type have.
     pub extra_data: E,
     /// How its process ended, if the node reports it.
     pub exit_code: Option<i32>,
-    /// When it took its steps, as far as that is known: here, then on the node that runs it. Lists have none.
-    pub times: Vec<StepTimes>,
-}
-
-/// A step of a unit on one node, in their usual order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum UnitStep {
-    /// Its submission came.
-    Received,
-    /// It and its payload are on disk.
-    Durable,
-    /// All of it went out to the node that runs it.
-    Sent,
-    /// That node said that it is durable there.
-    Accepted,
-    /// It runs, as far as this node knows.
-    Started,
-    /// The first byte of its output came here, or went out to who follows it.
-    FirstByte,
-    /// Its end is on disk.
-    Ended,
-    /// Its end, behind all of its output, went out to who follows it or asked for it.
-    Told,
-    /// One that only newer nodes know.
-    #[serde(other)]
-    Other,
-}
-
-/// The steps that a node has taken, by its own clock: no two nodes' times can be compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct StepTimes {
-    /// The node.
-    pub node: NodeId,
-    /// When it first took each step, in microseconds since it received the unit.
-    pub microseconds: BTreeMap<UnitStep, u64>,
 }
 
 impl UnitReport {
     /// Reads the answer to `work status`.
     ///
     /// # Errors
-    /// [`CallError::Protocol`] if it is none.
+    /// [`CallError::Protocol`] if it is no such answer.
     pub fn from_answer(answer: &Value) -> Result<Self, CallError> {
         Self::deserialize(answer)
             .map_err(|error| CallError::Protocol { question: "work status", answer: error.to_string() })
@@ -121,7 +82,7 @@ impl UnitReport {
         extra("RemoteNode").zip(extra("RemoteWorkType"))
     }
 
-    /// The process ID of its runner, where the node reports one.
+    /// The process ID of its runner, if the node reports one.
     pub fn runner(&self) -> Option<u64> {
         self.extra_data.get("Pid")?.as_u64().filter(|pid| *pid > 0)
     }
@@ -129,10 +90,10 @@ impl UnitReport {
 
 impl<E: Serialize> Serialize for UnitReport<E> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let Self { state, detail, stdout_size, work_type, extra_data, exit_code, times } = self;
+        let Self { state, detail, stdout_size, work_type, extra_data, exit_code } = self;
         let (state_name, state) = (state.name(), *state as u8);
         let (stdout_size, exit_code) = (*stdout_size, *exit_code);
-        Sent { state, detail, stdout_size, work_type, extra_data, state_name, exit_code, times }.serialize(s)
+        Sent { state, detail, stdout_size, work_type, extra_data, state_name, exit_code }.serialize(s)
     }
 }
 
@@ -148,11 +109,9 @@ struct Sent<'a, E> {
     state_name: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    times: &'a [StepTimes],
 }
 
-/// A report as it comes from any node: those of other ages leave things out.
+/// A report as any node sends it. Nodes of other releases leave keys out.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Received<E> {
@@ -167,18 +126,16 @@ struct Received<E> {
     extra_data: E,
     #[serde(default)]
     exit_code: Option<i32>,
-    #[serde(default)]
-    times: Vec<StepTimes>,
 }
 
 impl<E> TryFrom<Received<E>> for UnitReport<E> {
     type Error = String;
 
     fn try_from(received: Received<E>) -> Result<Self, String> {
-        let Received { state, detail, stdout_size, work_type, extra_data, exit_code, times } = received;
+        let Received { state, detail, stdout_size, work_type, extra_data, exit_code } = received;
         let state = UnitState::from_number(state).ok_or_else(|| format!("there is no state {state}"))?;
         let stdout_size = u64::try_from(stdout_size).unwrap_or(0);
-        Ok(Self { state, detail, stdout_size, work_type, extra_data, exit_code, times })
+        Ok(Self { state, detail, stdout_size, work_type, extra_data, exit_code })
     }
 }
 
@@ -192,16 +149,8 @@ mod tests {
         let report: UnitReport = serde_json::from_str(text).unwrap();
         assert_eq!(report.remote(), Some(("n2", "sh")));
         assert_eq!(serde_json::to_string(&report).unwrap(), text);
-        let told = text.replace(
-            r#""ExitCode":1"#,
-            r#""ExitCode":1,"Times":[{"Node":"n1","Microseconds":{"Received":0,"FirstByte":7}}]"#,
-        );
-        let newer = told.replace(r#""FirstByte":7"#, r#""FirstByte":7,"Pondered":9"#);
-        for (text, steps) in [(told, 2), (newer, 3)] {
-            let report: UnitReport = serde_json::from_str(&text).unwrap();
-            assert_eq!(report.times[0].microseconds.len(), steps);
-            assert_eq!(serde_json::to_string(&report).unwrap(), text.replace("Pondered", "Other"));
-        }
+        let told = text.replace(r#""ExitCode":1"#, r#""ExitCode":1,"Times":[{"Node":"n1"}]"#);
+        assert_eq!(serde_json::from_str::<UnitReport>(&told).unwrap(), report);
         let short: UnitReport = serde_json::from_str(r#"{"State":0,"StdoutSize":-1}"#).unwrap();
         assert_eq!((short.state, short.stdout_size, short.exit_code), (UnitState::Pending, 0, None));
         assert!(serde_json::from_str::<UnitReport>(r#"{"State":5}"#).is_err());

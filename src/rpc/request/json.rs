@@ -134,11 +134,13 @@ fn work(object: Object) -> Result<WorkRequest, RequestError> {
         }),
         "results" => Ok(WorkRequest::Results(follow(&object, signature())?)),
         "follow" => Ok(WorkRequest::Follow(follow(&object, signature())?)),
+        "stderr" => Ok(WorkRequest::Stderr(follow(&object, signature())?)),
         _ => Err(RequestError::BadSubcommand),
     }
 }
 
-/// Clients that learn of the unit's end by its status do not need what receptor's need; other nodes ignore it.
+/// The key for [`Follow::ends_with_unit`], from clients that learn of the unit's end by its status. Other nodes ignore
+/// it.
 const ENDS_WITH_UNIT: &str = "endswithunit";
 
 fn follow(object: &Object, signature: Option<String>) -> Result<Follow, RequestError> {
@@ -207,7 +209,7 @@ fn start_position(object: &Object) -> Result<u64, RequestError> {
     }
 }
 
-/// The request as an object from which [`parse`] makes the same one again.
+/// The request as an object that [`parse`] reads back.
 pub(super) fn print(request: &Request) -> Value {
     let mut line = Line::default();
     let name = match request {
@@ -240,7 +242,7 @@ pub(super) fn print(request: &Request) -> Value {
             line.add_given("tlsclient", tls_client.as_deref());
             line.add_given("signature", signature.as_deref());
         }
-        // No key of an operation takes the place of the command.
+        // No key of an operation may replace the command.
         Request::Controller { operation } => {
             let operation = operation.iter().filter(|(key, _)| *key != "command");
             line.0.extend(operation.map(|(key, value)| (key.clone(), value.clone())));
@@ -274,6 +276,7 @@ fn print_work(request: &WorkRequest, line: &mut Line) {
             line.add_given("signature", signature.as_deref());
         }
         WorkRequest::Results(Follow { unit, start, signature, ends_with_unit })
+        | WorkRequest::Stderr(Follow { unit, start, signature, ends_with_unit })
         | WorkRequest::Follow(Follow { unit, start, signature, ends_with_unit }) => {
             line.add([("unitid", unit)]);
             line.0.insert("startpos".to_owned(), (*start).into());
@@ -283,7 +286,7 @@ fn print_work(request: &WorkRequest, line: &mut Line) {
     }
 }
 
-/// All values are strings, as nodes demand. The request's own fields come first: no parameter replaces one.
+/// All values are strings, as nodes demand. The request's own fields come first, so that no parameter replaces one.
 fn print_submit(submit: &SubmitRequest, line: &mut Line) {
     line.add([("node", &submit.node), ("worktype", &submit.work_type)]);
     line.add_given("tlsclient", submit.tls_client.as_deref());
@@ -297,7 +300,7 @@ fn print_submit(submit: &SubmitRequest, line: &mut Line) {
     }
 }
 
-/// A line that is being put together.
+/// A line under construction.
 #[derive(Default)]
 struct Line(Object);
 

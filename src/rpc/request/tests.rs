@@ -105,7 +105,7 @@ fn json_is_refused_in_the_texts_clients_know() {
     }
 }
 
-/// Where the Go node ends its process, or has its JSON reader's own words.
+/// Lines that make a Go node end its process, or answer in its JSON reader's own words.
 #[test]
 fn lines_that_lie_about_types_are_only_errors() {
     for (line, text) in [
@@ -225,7 +225,7 @@ fn submit() -> impl Strategy<Value = SubmitRequest> {
                 sign_work,
                 signature,
                 payload_length,
-                // One that starts at once has an ID.
+                // A unit that starts at once has an ID.
                 at_once: at_once && unit_id.is_some(),
                 unit_id,
             }
@@ -254,6 +254,7 @@ fn work() -> impl Strategy<Value = WorkRequest> {
         }),
         follow().prop_map(WorkRequest::Results),
         follow().prop_map(WorkRequest::Follow),
+        follow().prop_map(WorkRequest::Stderr),
     ]
 }
 

@@ -39,7 +39,7 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
     }
 }
 
-/// Whether it is the first line of an HTTP request, as in `POST / HTTP/1.1`, or begins with bytes as TLS does.
+/// Whether the line begins an HTTP request, as in `POST / HTTP/1.1`, or begins with a control character, as TLS does.
 fn is_other_protocol(command: &str, rest: &str) -> bool {
     let is_http = rest.rsplit(' ').next().is_some_and(|version| version.starts_with("HTTP/"));
     is_http || command.starts_with(char::is_control)
@@ -76,7 +76,7 @@ fn work(rest: &str) -> Result<WorkRequest, RequestError> {
     }
 }
 
-/// `NODE TYPE [PARAMS…]`; whatever stands behind the type is one parameter, spaces and all.
+/// `NODE TYPE [PARAMS…]`; all that follows the type is one parameter, with its spaces.
 fn submit(rest: &str) -> Result<SubmitRequest, RequestError> {
     let (node, rest) = rest.split_once(' ').ok_or(RequestError::SubmitIncomplete)?;
     let (work_type, params) = match rest.split_once(' ') {

@@ -1,8 +1,8 @@
-//! The kernel's routes through one interface: those of the mesh, and no others.
+//! The kernel's routes through one interface, all of which are this program's.
 //!
-//! Owns the difference between the routes that were installed and those that are wanted, and knows the networks of the
-//! other interfaces, by address and by route. It adds and removes its own routes only; one that somebody else has for the
-//! same network stands and is reported once. What may be wanted, it does not know.
+//! Owns the installed routes and makes them match the wanted ones, and reads the networks of the other interfaces. It
+//! adds and removes only its own routes; a route that somebody else has for the same network stays and is reported
+//! once. It does not know why a route is wanted.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,32 +28,29 @@ pub(super) struct Kernel {
     handle: Handle,
     connection: JoinHandle<()>,
     installed: BTreeSet<IpNet>,
-    /// Networks that the kernel did not take a route for, each reported once.
+    /// Networks for which the kernel refused a route, each reported once.
     refused: BTreeSet<IpNet>,
 }
 
 impl Kernel {
-    /// Routes through the interface of that index; none yet.
+    /// Manages routes through the interface with that index; there are none yet.
     ///
     /// # Errors
-    /// Without a netlink socket.
+    /// If no netlink socket can be opened.
     pub(super) fn new(index: u32) -> Result<Self, KernelError> {
         let (connection, handle, _) = new_connection()?;
         let connection = tokio::spawn(connection);
         Ok(Self { index, handle, connection, installed: BTreeSet::new(), refused: BTreeSet::new() })
     }
 
-    /// The networks that addresses and routes of all other interfaces lead to, and these addresses.
-    ///
-    /// # Errors
-    /// If the kernel does not say.
+    /// The networks of the addresses and routes of all other interfaces, and the addresses themselves.
     pub(super) async fn networks(&self) -> io::Result<BTreeSet<IpNet>> {
         let mut messages = self.handle.address().get().execute();
         let mut networks = BTreeSet::new();
         while let Some(message) = messages.try_next().await.map_err(system_error)? {
             for attribute in message.attributes.iter().filter(|_| message.header.index != self.index) {
                 match attribute {
-                    // Of the other end, where the interface leads to a single one.
+                    // On a point-to-point interface this is the other end's address.
                     AddressAttribute::Address(address) => {
                         networks
                             .extend(IpNet::new(*address, message.header.prefix_len).map(|net| net.trunc()));
@@ -61,7 +58,7 @@ impl Kernel {
                     AddressAttribute::Local(address) => {
                         networks.insert(IpNet::from(*address));
                     }
-                    // Of the kernel's messages, the rest is nobody's address.
+                    // No other attribute is an address of this machine or its peers.
                     _ => {}
                 }
             }
@@ -75,7 +72,7 @@ impl Kernel {
         Ok(networks)
     }
 
-    /// Makes the kernel have a route for each of `wanted` and for nothing else. Routes that got lost come back.
+    /// Installs a route for each of `wanted` and removes all others. Routes that were lost are installed again.
     pub(super) async fn follow(&mut self, wanted: &BTreeSet<IpNet>) {
         let gone: Vec<IpNet> = self.installed.difference(wanted).copied().collect();
         for &net in &gone {
@@ -90,10 +87,15 @@ impl Kernel {
             }
         }
         if added + gone.len() > 0 {
-            info!(added, removed = gone.len(), routes = self.installed.len(), "routes follow the mesh");
+            info!(
+                added,
+                removed = gone.len(),
+                routes = self.installed.len(),
+                "updated the routes to follow the mesh"
+            );
         }
         if let Some((net, error)) = refused {
-            warn!(%net, %error, routes = self.refused.len(), "no route: the kernel does not take it, packets go where they went before");
+            warn!(%net, %error, routes = self.refused.len(), "the kernel refused a route: packets go where they went before");
         }
     }
 
@@ -102,7 +104,8 @@ impl Kernel {
         self.follow(&BTreeSet::new()).await;
     }
 
-    /// True for one that was not there. Adding a route is how that is found out. The error is told once.
+    /// Adds a route, also to find out whether it is still there; true if it was not. Returns an error only once for
+    /// each network.
     async fn add(&mut self, net: IpNet) -> io::Result<bool> {
         match self.handle.route().add(self.message(net)).execute().await.map_err(system_error) {
             Ok(()) => {
@@ -124,14 +127,14 @@ impl Kernel {
     async fn remove(&mut self, net: IpNet) {
         self.installed.remove(&net);
         let removed = self.handle.route().del(self.message(net)).execute().await.map_err(system_error);
-        // One that cannot be removed went with its interface.
+        // A route that cannot be removed has gone with its interface.
         debug!(%net, ?removed, "route removed");
     }
 
     fn message(&self, net: IpNet) -> RouteMessage {
         let route = RouteMessageBuilder::<IpAddr>::new().output_interface(self.index);
         let route = match net {
-            // A route without gateway.
+            // IPv4 needs this scope for a route without a gateway.
             IpNet::V4(_) => route.scope(RouteScope::Link),
             IpNet::V6(_) => route,
         };
@@ -142,12 +145,12 @@ impl Kernel {
     }
 }
 
-/// Where a route leads; none for one that leads nowhere, and for a default route.
+/// The network that a unicast route leads to; `None` for other kinds and for a default route.
 fn network(route: &RouteMessage) -> Option<IpNet> {
     let destination = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::from(*address)),
         RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::from(*address)),
-        // Of the kernel's messages, the rest says nothing of it.
+        // No other attribute is the destination.
         _ => None,
     });
     let length = route.header.destination_prefix_length;

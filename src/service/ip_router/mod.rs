@@ -1,10 +1,11 @@
 //! The IP router: a tun device whose packets travel over the mesh, to the node that offers their network.
 //!
-//! Each node advertises its networks in the tags of its service, as receptor nodes do, and gives the kernel a
-//! route for each network that another node advertises and that is accepted here. Owns the two ways of a packet and the
-//! life of the device: `table` decides what is accepted and which node gets a packet, `kernel` owns the kernel's routes,
-//! `underlay` knows where the links of the mesh lead. A packet is lost where a link is full, nobody offers its network,
-//! it comes from a node that does not lead to its source, or goes where this node does not lead to.
+//! Each node advertises its networks in the tags of its service, as receptor nodes do, and gives the kernel a route for
+//! each accepted network of another node. Owns both directions of packets and the life of the device: `table` decides
+//! which networks are accepted and which node gets a packet, `kernel` owns the kernel's routes, `underlay` knows the
+//! addresses of the mesh's links. A packet is dropped if the link is full, nobody offers its network, the node that
+//! sent it does not lead to its source, or this node does not lead to its destination. Refuses to know what packets
+//! carry.
 
 mod kernel;
 mod table;
@@ -28,22 +29,23 @@ use crate::node::{BindError, NodeHandle, OverlaySocket};
 use crate::wire::{ConnType, MAX_PAYLOAD, NodeId, ServiceName};
 
 use kernel::{Kernel, KernelError};
-use table::{Acceptance, Table, ends};
+use table::{Acceptance, NetworkTable, ends};
 use underlay::Underlay;
 
-/// How long a burst of news is waited out before routes follow.
+/// The pause between news and the update of routes, so that a burst of news is one update.
 const SETTLE: Duration = Duration::from_millis(100);
-/// From one time that routes follow to the next: others decide how often there are news.
+/// The shortest time between two updates of routes, because other nodes decide how often there is news.
 const PACE: Duration = Duration::from_secs(1);
-/// Between checks that the kernel still has its routes: taking the interface down removes them.
+/// The longest time between two updates, because taking the interface down removes the kernel's routes without any
+/// news.
 const PATROL: Duration = Duration::from_secs(10);
-/// Between attempts to make a device again that somebody has taken away.
+/// The pause between attempts to make a device again that was taken away.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// How a router is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpRouterOptions {
-    /// The network's name, and its service's.
+    /// The name of the network and of its service.
     pub network: ServiceName,
     /// Name of the interface; the kernel chooses if there is none.
     pub interface: Option<String>,
@@ -51,9 +53,9 @@ pub struct IpRouterOptions {
     pub local_net: Ipv4Net,
     /// Networks that this node leads to.
     pub routes: Vec<IpNet>,
-    /// Networks that others may lead to; private ones if there are none.
+    /// Networks that other nodes may lead to; if empty, the private ones.
     pub accept: Vec<IpNet>,
-    /// Nodes that may offer networks; all if there are none.
+    /// Nodes that may offer networks; if empty, all.
     pub from_nodes: Vec<NodeId>,
 }
 
@@ -64,24 +66,24 @@ impl IpRouterOptions {
     }
 }
 
-/// Why a router cannot be had.
+/// Why a router cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IpRouterError {
     /// The service is not free.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The local network has no two hosts.
-    #[error("the local network {0} is no /30")]
+    #[error("the local network {0} is not a /30")]
     LocalNet(Ipv4Net),
-    /// No device: as a rule a lack of rights, or an interface of that name.
-    #[error("failed to make the tun device {name} (it takes /dev/net/tun and CAP_NET_ADMIN): {source}")]
+    /// The device cannot be made: usually rights are missing, or an interface has that name.
+    #[error("failed to make the tun device {name} (that needs /dev/net/tun and CAP_NET_ADMIN): {source}")]
     Device {
         /// The name that was asked for.
         name: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel does not take routes.
+    /// Routes cannot be changed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
@@ -92,16 +94,16 @@ pub(crate) struct IpRouter {
     options: IpRouterOptions,
     node: NodeHandle,
     overlay: OverlaySocket,
-    tunnel: Tunnel,
+    tunnel: TunDevice,
 }
 
-/// A device and what the kernel knows of it; the kernel forgets both with the last handle of the device.
-struct Tunnel {
+/// A device and its routes in the kernel. The kernel removes both with the device's last handle.
+struct TunDevice {
     device: AsyncDevice,
     kernel: Kernel,
 }
 
-impl std::fmt::Debug for Tunnel {
+impl std::fmt::Debug for TunDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tunnel").field("kernel", &self.kernel).finish_non_exhaustive()
     }
@@ -111,18 +113,18 @@ impl IpRouter {
     /// Makes the device, opens the service and advertises it.
     ///
     /// # Errors
-    /// [`IpRouterError`]; nothing is left then.
+    /// [`IpRouterError`]; then no device, service or route is left.
     pub(crate) async fn open(node: &NodeHandle, options: IpRouterOptions) -> Result<Self, IpRouterError> {
         let overlay = node.bind(options.network).await?;
-        let tunnel = Tunnel::open(&options)?;
+        let tunnel = TunDevice::open(&options)?;
         node.advertise(options.network, LocalService { conn_type: ConnType::DATAGRAM, tags: tags(&options) });
         Ok(Self { options, node: node.clone(), overlay, tunnel })
     }
 
-    /// Carries packets until `stop`; service, interface and routes are gone once this returns.
+    /// Carries packets until `stop`. The service, the interface and the routes are gone once this returns.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         while let Some(error) = stop.run_until_cancelled(self.carry()).await {
-            warn!(network = %self.options.network, %error, "the tun device is lost, making it again");
+            warn!(network = %self.options.network, %error, "lost the tun device, making it again");
             if stop.run_until_cancelled(self.reopen()).await.is_none() {
                 break;
             }
@@ -132,8 +134,8 @@ impl IpRouter {
 
     /// Carries packets both ways until the device fails.
     async fn carry(&mut self) -> io::Error {
-        let table = ArcSwap::from_pointee(Table::default());
-        let Tunnel { device, kernel } = &mut self.tunnel;
+        let table = ArcSwap::from_pointee(NetworkTable::default());
+        let TunDevice { device, kernel } = &mut self.tunnel;
         tokio::select! {
             error = into_mesh(device, &self.overlay, &table) => error,
             error = out_of_mesh(device, &self.overlay, &self.options, &table) => error,
@@ -145,13 +147,13 @@ impl IpRouter {
         let mut complained = false;
         loop {
             sleep(AGAIN).await;
-            match Tunnel::open(&self.options) {
+            match TunDevice::open(&self.options) {
                 Ok(tunnel) => {
                     self.tunnel = tunnel;
                     return;
                 }
                 Err(error) if !complained => {
-                    warn!(network = %self.options.network, %error, "will go on trying");
+                    warn!(network = %self.options.network, %error, "cannot make the tun device again, trying again");
                     complained = true;
                 }
                 Err(_) => {}
@@ -160,7 +162,7 @@ impl IpRouter {
     }
 }
 
-impl Tunnel {
+impl TunDevice {
     fn open(options: &IpRouterOptions) -> Result<Self, IpRouterError> {
         let failed = |source| {
             let name = options.interface.clone().unwrap_or_else(|| "(of any name)".to_owned());
@@ -181,7 +183,7 @@ impl Tunnel {
     }
 }
 
-/// This node's address on the interface, and the one that stands for the mesh behind it.
+/// This node's address on the interface, and the address that stands for the rest of the mesh.
 fn hosts(net: Ipv4Net) -> Result<(Ipv4Addr, Ipv4Addr), IpRouterError> {
     let mut hosts = net.hosts();
     match (net.prefix_len(), hosts.next(), hosts.next()) {
@@ -201,50 +203,53 @@ fn tags(options: &IpRouterOptions) -> BTreeMap<String, String> {
     tags
 }
 
-/// Packets from the kernel. Ends when the device fails.
-async fn into_mesh(device: &AsyncDevice, overlay: &OverlaySocket, table: &ArcSwap<Table>) -> io::Error {
+/// Carries packets from the kernel into the mesh. Returns when the device fails.
+async fn into_mesh(
+    device: &AsyncDevice,
+    overlay: &OverlaySocket,
+    table: &ArcSwap<NetworkTable>,
+) -> io::Error {
     let mut buffer = vec![0; MAX_PAYLOAD + 1];
     loop {
         let packet = match device.recv(&mut buffer).await {
             Ok(size) if size <= MAX_PAYLOAD => &buffer[..size],
             Ok(size) => {
-                debug!(size, "a packet too large for the mesh is dropped: the interface's MTU was raised");
+                debug!(size, "dropped a packet too large for the mesh: the interface's MTU was raised");
                 continue;
             }
             Err(error) => return error,
         };
         let Some(to) = ends(packet).and_then(|(_, to)| table.load().node_for(to)) else { continue };
-        // A full link drops packets.
         let _dropped = overlay.try_send_to(to, overlay.service(), packet);
         consume_budget().await;
     }
 }
 
-/// Packets from the mesh. Ends when the device fails.
+/// Carries packets from the mesh to the kernel, until the future is dropped.
 async fn out_of_mesh(
     device: &AsyncDevice,
     overlay: &OverlaySocket,
     options: &IpRouterOptions,
-    table: &ArcSwap<Table>,
+    table: &ArcSwap<NetworkTable>,
 ) -> io::Error {
     loop {
         let Some(received) = overlay.receive().await else {
-            // A node that has stopped stops its services, too.
+            // The node has stopped, and will stop this service, too.
             return std::future::pending().await;
         };
         let from = received.header.from_node;
         match ends(&received.payload) {
-            None => debug!("what is no IP packet is dropped"),
+            None => debug!("dropped a packet that is not an IP packet"),
             Some((source, _)) if !table.load().is_source(from, source) => {
-                warn!(%source, %from, "a packet is dropped: its node does not lead to its source");
+                warn!(%source, %from, "dropped a packet: the node that sent it does not lead to its source");
             }
             Some((_, to)) if !options.own().any(|net| net.contains(&to)) => {
-                warn!(%to, %from, "a packet is dropped: this node does not lead to its destination");
+                warn!(%to, %from, "dropped a packet: this node does not lead to its destination");
             }
             Some(_) => {
                 if let Err(error) = device.send(&received.payload).await {
-                    // An interface that is down takes nothing; one that is gone is noticed by its reader.
-                    debug!(%error, "a packet from the mesh is dropped");
+                    // The interface may be down. If it is gone, `into_mesh` notices.
+                    debug!(%error, "dropped a packet from the mesh");
                 }
             }
         }
@@ -252,8 +257,13 @@ async fn out_of_mesh(
     }
 }
 
-/// Keeps the routes, and with them the kernel's, as the mesh advertises them and as this node accepts them.
-async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kernel, table: &ArcSwap<Table>) {
+/// Keeps the table and the kernel's routes equal to the networks that the mesh advertises and this node accepts.
+async fn follow(
+    node: &NodeHandle,
+    options: &IpRouterOptions,
+    kernel: &mut Kernel,
+    table: &ArcSwap<NetworkTable>,
+) {
     let (mut changes, mut underlay) = (node.changes(), Underlay::default());
     let (mut told, mut is_silent) = (None, false);
     loop {
@@ -261,20 +271,20 @@ async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kerne
         match kernel.networks().await {
             Ok(machine) => {
                 let acceptance = Acceptance { options, machine, links: underlay.addresses(node).await };
-                let new = Table::of(&node.status().await, node.id(), &acceptance);
+                let new = NetworkTable::of(&node.status().await, node.id(), &acceptance);
                 is_silent = false;
                 if let Some(refused) = new.refused.as_ref().filter(|_| new.refused != told) {
                     let (net, node, count) = (refused.net, &refused.node, refused.count);
-                    warn!(%net, %node, why = %refused.why, count, "networks that others offer are not followed");
+                    warn!(%net, %node, why = %refused.why, count, "not following networks that other nodes offer");
                     told = new.refused.clone();
                 }
                 kernel.follow(&new.networks()).await;
                 table.store(new.into());
             }
-            // Without them nothing new can be judged.
+            // Without the machine's networks no offer can be judged, so the routes stay as they are.
             Err(error) if !is_silent => {
                 is_silent = true;
-                warn!(%error, "the kernel does not say which networks this machine has: no route follows the mesh");
+                warn!(%error, "cannot read this machine's networks from the kernel: routes do not follow the mesh");
             }
             Err(_) => {}
         }
@@ -282,9 +292,9 @@ async fn follow(node: &NodeHandle, options: &IpRouterOptions, kernel: &mut Kerne
     }
 }
 
-/// Waits for news, which end at once if there are some, and for the next turn.
+/// Waits for news, at most [`PATROL`], and until the next update is due.
 async fn rest(news: impl Future<Output = ()>, since: Instant) {
-    // Nothing new is a reason to look, too.
+    // Without news the routes are checked, too.
     let _quiet = timeout(PATROL, news).await;
     sleep(SETTLE).await;
     sleep_until(since + PACE).await;

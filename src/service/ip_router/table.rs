@@ -1,7 +1,8 @@
-//! The networks that other nodes advertise, which of them this node follows, and which of those an address is in.
+//! The networks that other nodes advertise, which of them this node follows, and which node leads to an address.
 //!
-//! A pure function of what the node knows of its mesh and its machine. The narrowest network counts, of several nodes
-//! that lead to it the nearest, of equally near ones the first by name. It has never heard of devices and kernels.
+//! A pure function of the state of the mesh and the machine. An address belongs to the narrowest network that contains
+//! it, and to the nearest node that leads there; of equally near nodes, to the first by name. Knows nothing of devices
+//! and kernels.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,19 +11,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::IpRouterOptions;
-use crate::mesh::Status;
+use crate::mesh::MeshStatus;
 use crate::wire::{NameHash, NodeId};
 
 /// The tag `type` of a router's service.
 pub(super) const TYPE: &str = "IP Router";
-/// How the names of the tags begin that hold a network.
+/// The prefix of the names of tags that hold a network.
 const ROUTE: &str = "route";
-/// Most networks that are followed: others choose how many they advertise, and each is a route in the kernel.
-const MOST: usize = 4096;
-/// What is followed if nobody says more: the networks that belong to nobody in particular.
+/// Most networks that are followed. Each is a route in the kernel, and other nodes choose how many they advertise.
+const MOST_NETWORKS: usize = 4096;
+/// The networks that are followed if `accept` is empty: the private ones.
 const PRIVATE: [IpNet; 4] =
     [v4([10, 0, 0, 0], 8), v4([172, 16, 0, 0], 12), v4([192, 168, 0, 0], 16), v6(0xfc00, 7)];
-/// What is never followed, nor a network with a part of it: this host, what is on its wires, and all hosts of a group.
+/// Networks that are never followed, nor any part of them, nor a network that contains one: this host, link-local,
+/// multicast and reserved addresses.
 const NEVER: [IpNet; 7] = [
     v4([0, 0, 0, 0], 8),
     v4([127, 0, 0, 0], 8),
@@ -46,23 +48,23 @@ const fn v6(first: u16, bits: u8) -> IpNet {
 pub(super) enum NotFollowed {
     #[error("`fromnodes` does not name the node")]
     Node,
-    #[error("it is, or has a part of, a default route, loopback, link-local or multicast addresses")]
+    #[error("it is or contains a default route, or loopback, link-local or multicast addresses")]
     Never,
-    #[error("it is in no network of `accept`, which are the private ones if none are given")]
+    #[error("it is in none of the networks of `accept`, by default the private ones")]
     NotAccepted,
-    #[error("this node leads to it: name it in `accept` if another one is to lead to a part")]
+    #[error("this node leads to it: name it in `accept` if another node is to lead to a part of it")]
     Own,
     #[error(
-        "this machine has it, or a wider one, on an interface or by a route: name it in `accept` if it is a part"
+        "this machine has it, or a wider network, on an interface or as a route: name it in `accept` to route it as a part of that"
     )]
     Machine,
     #[error("the address of a link of the mesh is in it")]
     Link,
-    #[error("more networks are offered than are followed")]
+    #[error("more networks are offered than this node follows")]
     TooMany,
 }
 
-/// What decides which offers are followed.
+/// Decides which offered networks are followed.
 pub(super) struct Acceptance<'a> {
     pub(super) options: &'a IpRouterOptions,
     /// The networks of this machine's other interfaces and routes, and its addresses.
@@ -72,17 +74,17 @@ pub(super) struct Acceptance<'a> {
 }
 
 impl Acceptance<'_> {
-    /// Others offer, this node decides.
+    /// Why an offered network is not followed; `None` if it is.
     fn refusal(&self, node: &NodeId, net: &IpNet) -> Option<NotFollowed> {
         let IpRouterOptions { accept, from_nodes, .. } = self.options;
         let is_within = |nets: &[IpNet]| nets.iter().any(|whole| whole.contains(net));
         let is_for_all = |net: &IpNet| NEVER.iter().any(|part| net.contains(part));
-        // A part of it that is named by itself is given away on purpose.
+        // `accept` names a part of the network by itself: the user gives that part away on purpose.
         let is_given = |whole: &IpNet| {
             accept.iter().any(|part| part != whole && whole.contains(part) && part.contains(net))
         };
         let is_kept = |whole: &IpNet| whole.contains(net) && !is_for_all(whole) && !is_given(whole);
-        // The kernel takes the narrowest network.
+        // The kernel uses the narrowest route, so a link stays reachable if the machine has a narrower route to it.
         let is_reached =
             |link: &IpAddr| self.machine.iter().any(|held| held.contains(link) && net.contains(held));
         if !from_nodes.is_empty() && !from_nodes.contains(node) {
@@ -103,7 +105,7 @@ impl Acceptance<'_> {
     }
 }
 
-/// The networks that are not followed, by the first of them.
+/// The first network that is not followed, and the number of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LeftOut {
     pub(super) net: IpNet,
@@ -112,17 +114,17 @@ pub(super) struct LeftOut {
     pub(super) count: usize,
 }
 
-/// All networks in reach.
+/// All networks that are followed.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    /// Narrow networks first, each with the nodes that offer it, the nearest first.
+pub(super) struct NetworkTable {
+    /// Each network with the nodes that offer it: the narrowest network first, and its nearest node first.
     routes: Vec<(IpNet, Vec<NameHash>)>,
     pub(super) refused: Option<LeftOut>,
 }
 
-impl Table {
-    /// The networks that other nodes in reach offer under that name, as far as they are accepted.
-    pub(super) fn of(status: &Status, own: &NodeId, acceptance: &Acceptance<'_>) -> Self {
+impl NetworkTable {
+    /// The accepted networks that reachable nodes offer for the network of `acceptance`.
+    pub(super) fn of(status: &MeshStatus, own: &NodeId, acceptance: &Acceptance<'_>) -> Self {
         let (costs, network) = (status.path_costs(own), acceptance.options.network.to_string());
         let mut refused: Option<LeftOut> = None;
         let mut offers: BTreeMap<IpNet, Vec<(f64, &NodeId)>> = BTreeMap::new();
@@ -130,11 +132,12 @@ impl Table {
             let Some(&cost) = costs.get(node).filter(|_| status.routing_table.contains_key(node)) else {
                 continue;
             };
-            // Several nodes that lead to the same network are nothing unusual.
+            // Another node that leads to one of this node's networks is nothing unusual, and not reported.
             if acceptance.options.own().any(|own| own == net) {
                 continue;
             }
-            let full = (offers.len() >= MOST && !offers.contains_key(&net)).then_some(NotFollowed::TooMany);
+            let full =
+                (offers.len() >= MOST_NETWORKS && !offers.contains_key(&net)).then_some(NotFollowed::TooMany);
             match acceptance.refusal(node, &net).or(full) {
                 None => offers.entry(net).or_default().push((cost, node)),
                 Some(why) => {
@@ -156,7 +159,7 @@ impl Table {
         self.nodes_for(address)?.first().copied()
     }
 
-    /// Whether a node may send packets from an address: one that leads to it, though not the nearest.
+    /// Whether a node may send packets from an address: it has to lead there, but need not be the nearest.
     pub(super) fn is_source(&self, node: NameHash, address: IpAddr) -> bool {
         self.nodes_for(address).is_some_and(|nodes| nodes.contains(&node))
     }
@@ -172,7 +175,8 @@ fn nearest_first(mut nodes: Vec<(f64, &NodeId)>) -> Vec<NameHash> {
     nodes.into_iter().map(|(_, node)| node.hash()).collect()
 }
 
-/// The first network of each node before the second of any: whoever offers many takes no place of others.
+/// Orders offers so that the first network of each node comes before the second of any: then a node that offers many
+/// takes no place of others.
 fn in_turn<'a>(offers: impl Iterator<Item = (&'a NodeId, IpNet)>) -> Vec<(&'a NodeId, IpNet)> {
     let mut offered: BTreeMap<&NodeId, usize> = BTreeMap::new();
     let mut offers: Vec<_> = offers
@@ -186,7 +190,7 @@ fn in_turn<'a>(offers: impl Iterator<Item = (&'a NodeId, IpNet)>) -> Vec<(&'a No
     offers.into_iter().map(|(_, node, net)| (node, net)).collect()
 }
 
-fn offered<'a>(status: &'a Status, network: &'a str) -> impl Iterator<Item = (&'a NodeId, IpNet)> {
+fn offered<'a>(status: &'a MeshStatus, network: &'a str) -> impl Iterator<Item = (&'a NodeId, IpNet)> {
     let of_network = move |tags: &&BTreeMap<String, String>| {
         let is = |name: &str, value: &str| tags.get(name).is_some_and(|tag| tag == value);
         is("type", TYPE) && is("network", network)
@@ -243,7 +247,7 @@ mod tests {
     }
 
     /// A mesh around `me` with neighbours at these costs; `gone` is known and out of reach.
-    fn status(neighbours: &[(&str, f64)], advertisements: Vec<Advertisement>) -> Status {
+    fn status(neighbours: &[(&str, f64)], advertisements: Vec<Advertisement>) -> MeshStatus {
         let mut links: BTreeMap<NodeId, BTreeMap<NodeId, Cost>> = BTreeMap::new();
         for (name, cost) in neighbours {
             let cost = Cost::new(*cost).unwrap();
@@ -252,11 +256,11 @@ mod tests {
         }
         let hops = neighbours.iter().map(|(name, _)| (node(name), node(name)));
         let links = links.into_iter().map(|(from, to)| (from, Arc::new(to)));
-        Status {
+        MeshStatus {
             routing_table: Arc::new(hops.collect()),
             advertisements: advertisements.into_iter().map(Arc::new).collect(),
             known_connection_costs: Arc::new(links.collect()),
-            ..Status::default()
+            ..MeshStatus::default()
         }
     }
 
@@ -273,7 +277,7 @@ mod tests {
         }
     }
 
-    /// What the machine has by addresses, by routes, and by a VPN that takes all that nobody else does.
+    /// The machine's networks: of its addresses, of its routes, and of a VPN that is the default route.
     const MACHINE: [&str; 7] = [
         "192.168.7.0/24",
         "192.168.7.9/32",
@@ -284,20 +288,20 @@ mod tests {
         "128.0.0.0/1",
     ];
 
-    fn table_with(status: &Status, options: &IpRouterOptions) -> Table {
+    fn table_with(status: &MeshStatus, options: &IpRouterOptions) -> NetworkTable {
         let acceptance = Acceptance {
             options,
             machine: BTreeSet::from(MACHINE.map(net)),
             links: BTreeSet::from(["10.9.9.9", "10.20.6.1", "203.0.113.5"].map(|link| link.parse().unwrap())),
         };
-        Table::of(status, &node("me"), &acceptance)
+        NetworkTable::of(status, &node("me"), &acceptance)
     }
 
-    fn table(status: &Status) -> Table {
+    fn table(status: &MeshStatus) -> NetworkTable {
         table_with(status, &options())
     }
 
-    /// Each network, offered alone, and why it is not followed.
+    /// Offers each network alone and checks why it is not followed.
     #[test]
     fn others_offer_and_this_node_decides() {
         use NotFollowed::{Link, Machine, Never, Node, NotAccepted, Own};
@@ -349,7 +353,7 @@ mod tests {
                 ("2001:db8::/32", Some(NotAccepted)),
             ],
         );
-        // Whoever names everything still gives nothing away that holds the mesh and the machine together.
+        // Accepting everything still gives away no network that the mesh or the machine needs.
         let all = IpRouterOptions { accept: ["0.0.0.0/0", "::/0"].map(net).to_vec(), ..options() };
         verdicts(&all, &never);
         verdicts(&all, &[("8.8.8.0/24", None), ("203.0.0.0/16", None), ("203.0.113.5/32", Some(Machine))]);
@@ -434,14 +438,14 @@ mod tests {
 
     #[test]
     fn there_is_a_bound() {
-        let tags: Vec<(String, String)> = (0..MOST + 9)
+        let tags: Vec<(String, String)> = (0..MOST_NETWORKS + 9)
             .map(|i| (format!("route_{i}"), format!("10.{}.{}.0/24", 100 + i / 256, i % 256)))
             .collect();
         let mut tags: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         tags.extend([ROUTER, ("network", "net")]);
         let few = [ROUTER, ("network", "net"), ("route_0", "10.1.0.0/24")];
         let table = table(&status(&[("a", 1.0), ("b", 1.0)], vec![ad("a", &tags), ad("b", &few)]));
-        assert_eq!(table.networks().len(), MOST);
+        assert_eq!(table.networks().len(), MOST_NETWORKS);
         assert!(
             table.networks().contains(&net("10.1.0.0/24")),
             "whoever offers many takes no place of others"

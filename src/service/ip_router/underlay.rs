@@ -1,6 +1,6 @@
-//! Where the links of the mesh lead: the addresses of the neighbours that there are, and of the peers that are dialled.
+//! The addresses that the links of the mesh lead to: those of current neighbours and of dialled peers.
 //!
-//! Owns the names that have been looked up. What is to be done about these addresses, it does not know.
+//! Owns the cache of looked-up names. It does not know what the addresses are used for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,24 +13,24 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::node::NodeHandle;
 
-/// How long all names together may take to be looked up; until they are, what was found last counts.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the lookup of all names together may take. A name without an answer keeps its last addresses.
+const LOOKUP_WITHIN: Duration = Duration::from_secs(1);
 
 type Addresses = BTreeSet<IpAddr>;
 
-/// The addresses of the links' other ends, also while they are down.
+/// The addresses of the links' other ends, also of dialled peers whose link is down.
 #[derive(Debug, Default)]
 pub(super) struct Underlay(BTreeMap<String, Name>);
 
 #[derive(Debug, Default)]
 struct Name {
     found: Addresses,
-    /// A question that has no answer yet; it holds a thread, so there is one at a time.
+    /// The lookup under way. There is at most one for a name, because it may block a thread.
     asked: Option<JoinHandle<io::Result<Addresses>>>,
 }
 
 impl Underlay {
-    /// As they are now.
+    /// The current addresses.
     pub(super) async fn addresses(&mut self, node: &NodeHandle) -> BTreeSet<IpAddr> {
         let dialled = node.dials().into_iter().map(|dial| dial.host_and_port);
         let names: BTreeSet<String> =
@@ -47,7 +47,7 @@ impl Underlay {
             let known = self.0.entry(name.clone()).or_default();
             known.asked.get_or_insert_with(|| tokio::spawn(ask(name)));
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LOOKUP_WITHIN;
         for Name { found, asked } in self.0.values_mut() {
             let Some(answer) = asked else { continue };
             let Ok(answer) = timeout_at(end, answer).await else { continue };
@@ -84,6 +84,6 @@ mod tests {
             };
             assert_eq!(underlay.of(names.clone(), ask).await, found);
         }
-        assert_eq!((begun.elapsed(), asked.into_inner()), (2 * PATIENCE, 3));
+        assert_eq!((begun.elapsed(), asked.into_inner()), (2 * LOOKUP_WITHIN, 3));
     }
 }

@@ -1,4 +1,4 @@
-//! The command service: terminals, ends, and that nothing is left behind.
+//! The command service: terminals, the ends of streams, and no process left behind.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn lives(pid: &str) -> bool {
     Path::new("/proc").join(pid).exists()
 }
 
-/// Reads up to a `!` and gives what stands in front of it.
+/// Reads up to a `!` and returns the text before it.
 async fn word(stream: &mut MeshStream) -> String {
     let mut word = String::new();
     loop {
@@ -65,7 +65,7 @@ async fn the_end_of_input_is_typed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_when_the_stream_ends() {
     let rig = Rig::new().await;
-    // Two that ignore the hang-up, one of them in the background.
+    // Two processes that ignore the hang-up, one of them in the background.
     let script = r#"trap "" HUP; sleep 600 & echo $$ $!!; wait"#;
     let mut stream = terminal(&rig, &format!("bash -c {}", shlex::try_quote(script).unwrap())).await;
     let both = word(&mut stream).await;

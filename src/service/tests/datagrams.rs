@@ -1,4 +1,4 @@
-//! UDP proxies: each source has a way of its own, and what must not pass does not.
+//! UDP proxies: each source has a flow of its own, and forbidden datagrams do not pass.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::super::{FlowLimits, UdpClient, UdpServer};
 use super::{LIMIT, Rig, pattern, service};
 use crate::wire::{MAX_HOPS, MAX_PAYLOAD};
 
-/// Proxies from a local port to a target at the other end of the mesh.
+/// Starts proxies from a local port to a target at the other end of the mesh, and returns the port's address.
 async fn pair(rig: &Rig, target: SocketAddr) -> SocketAddr {
     let (near, far) = (&rig.nodes[0], &rig.nodes[2]);
     let limits = FlowLimits::default();
@@ -85,7 +85,8 @@ async fn a_target_may_come_late_and_go_away_for_a_while() {
     let source = socket().await;
     source.send_to(b"nobody", entrance).await.unwrap();
     let target = UdpSocket::bind(address).await.unwrap();
-    // The refusal of the first may still be on its way, so the second may be lost with it.
+    // The error for the first datagram may arrive late and make the send of the next one fail, so it is sent
+    // repeatedly.
     let arrived = timeout(LIMIT, async {
         let mut buffer = [0; 16];
         loop {

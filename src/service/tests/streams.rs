@@ -1,4 +1,4 @@
-//! The contract of stream proxies, held by TCP and Unix sockets alike.
+//! The contract of stream proxies, for TCP and Unix sockets alike.
 
 use std::future::Future;
 use std::io;
@@ -24,7 +24,7 @@ enum Kind {
     Unix,
 }
 
-/// A target behind a pair of proxies, and the way to it.
+/// A pair of proxies: the address of the entrance, and the target at the other end.
 struct Pair {
     rig: Rig,
     kind: Kind,
@@ -88,7 +88,7 @@ impl Pair {
         })
     }
 
-    /// One connection from end to end.
+    /// Both ends of one connection.
     async fn joined(&self) -> (Stream, Stream) {
         let target = self.target.as_ref().unwrap();
         tokio::join!(self.connect(), target.accept())
@@ -161,7 +161,7 @@ async fn a_target_that_reads_no_more_is_still_heard() {
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"no, thank you");
         drop(target);
-        // Whatever the kind of end, the client does not hang while it goes on writing.
+        // However the connection ends, a client that goes on writing must not hang.
         while client.write_all(&[0; 65_536]).await.is_ok() {}
     })
     .await;
@@ -171,11 +171,11 @@ async fn a_target_that_reads_no_more_is_still_heard() {
 async fn a_target_that_is_not_there_ends_the_connection_and_may_come_back() {
     both(|mut pair| async move {
         drop(pair.target.take());
-        // The reset may come before the client knows that it is connected.
+        // The reset may already come during the connect.
         let end = async { pair.try_connect().await?.read(&mut [0; 1]).await }.await;
         match pair.kind {
             Kind::Tcp => assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset),
-            // A Unix socket has no way to say more.
+            // A Unix socket has no reset.
             Kind::Unix => assert_eq!(end.unwrap(), 0),
         }
         if pair.kind == Kind::Unix {
@@ -199,7 +199,7 @@ async fn a_service_that_nobody_offers_ends_the_connection() {
         TcpServer::bind("127.0.0.1:0", near, far.node().id().clone(), service("nobody")).await.unwrap();
     let address = entrance.local_addr().unwrap();
     rig.tasks.spawn(entrance.run(rig.stop.clone()));
-    // The reset may come before the client knows that it is connected.
+    // The reset may already come during the connect.
     let end = async { TcpStream::connect(address).await?.read(&mut [0; 1]).await };
     let end = timeout(LIMIT, end).await.unwrap();
     assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
@@ -248,7 +248,7 @@ async fn a_slow_reader_holds_its_writer_back_and_misses_nothing() {
         let (mut client, mut target) = pair.joined().await;
         let chunk = pattern(65_536, 4);
         let mut written = 0;
-        // What is not taken within the time has no room anywhere on the way.
+        // A write that does not succeed within this time finds no room anywhere on the way.
         while let Ok(wrote) = timeout(std::time::Duration::from_millis(700), client.write(&chunk)).await {
             written += wrote.unwrap();
             assert!(written < 256 << 20, "somebody keeps all of it");
@@ -316,7 +316,7 @@ async fn a_proxy_that_is_stopped_half_way_does_not_look_complete() {
         let kind = pair.kind;
         pair.rig.end().await;
         let ends = [client.read(&mut half).await, target.read(&mut half).await];
-        // A Unix socket has no way to say so.
+        // A Unix socket has no reset.
         let told = ends.iter().all(Result::is_err) || kind == Kind::Unix;
         assert!(told, "{ends:?}");
     })

@@ -1,8 +1,8 @@
-//! What streams and connections may take that nobody reads or ends.
+//! How much memory streams that nobody reads, and connections that nobody ends, may take.
 
 use super::*;
 
-/// Writes for as long as somebody takes it; how many bytes that were.
+/// Writes until the stream accepts no more, and returns how many bytes it accepted.
 async fn fill(stream: &mut MeshStream) -> usize {
     let mut taken = 0;
     while let Ok(written) = timeout(Duration::from_millis(500), stream.write(&[7; 4096])).await {
@@ -54,7 +54,7 @@ async fn many_that_nobody_reads_have_no_more_than_the_budget() {
             };
             tokio::select! {
                 accepted = listener.accept() => {
-                    // One is read for a while, so that its window has grown, and then no more.
+                    // Each stream is read for a while, so that its window grows, and then not any more.
                     let mut accepted = accepted.unwrap();
                     let (mut grown, sent) = (vec![0; 100_000], vec![7; 100_000]);
                     let both = async { tokio::join!(stream.write_all(&sent), accepted.read_exact(&mut grown)) };
@@ -62,7 +62,7 @@ async fn many_that_nobody_reads_have_no_more_than_the_budget() {
                     assert!(written.is_ok() && read.is_ok());
                     held.push((stream, accepted));
                 }
-                // The dialer may have been done before it was told.
+                // The dialer's handshake may end before it hears of the refusal.
                 _end = stream.closed() => {
                     refused += 1;
                     break;
@@ -88,7 +88,7 @@ async fn a_node_that_opens_connections_without_end_takes_nobody_elses_room() {
     let mut lab = Lab::new();
     let nodes = lab.line(&["a", "b", "c"]).await;
     let listening = Streams::new(nodes[1].clone());
-    // Room for six, of which the connections of a node that have one stream each get a third.
+    // Room for six connections. Connections of one node with a single stream each may have a third of them.
     listening.set_buffers(6 * 2 * u64::from(windows::FIRST_WINDOW));
     let mut listener = listening.listen(service("few"), None).await.unwrap();
     let streams = Streams::new(nodes[0].clone());
@@ -97,7 +97,7 @@ async fn a_node_that_opens_connections_without_end_takes_nobody_elses_room() {
     for _ in 0..2 {
         held.push((dial().await.unwrap(), timeout(LIMIT, listener.accept()).await.unwrap().unwrap()));
     }
-    // The dialer may be done before it hears of it.
+    // The dialer's handshake may end before it hears of the refusal.
     let error = match dial().await {
         Ok(mut refused) => {
             format!("{:?}", timeout(LIMIT, refused.read(&mut [0])).await.unwrap().unwrap_err())

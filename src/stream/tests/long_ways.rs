@@ -4,7 +4,7 @@ use super::*;
 use crate::backend::wan::Wan;
 use crate::node::tests::Way;
 
-/// A round trip takes twice as long.
+/// The delay of one direction.
 const DELAY: Duration = Duration::from_millis(50);
 
 #[tokio::test(start_paused = true)]
@@ -21,7 +21,7 @@ async fn a_long_way_is_filled() {
         let part = vec![7; 1 << 20];
         while stream.write_all(&part).await.is_ok() {}
     };
-    // Once it has found out how much there is room for.
+    // Measures only the second half, when the congestion window has grown.
     let reading = async {
         let mut part = vec![0; 1 << 20];
         let mut begun = Instant::now();
@@ -35,7 +35,7 @@ async fn a_long_way_is_filled() {
         begun.elapsed()
     };
     let ((), took) = timeout(LIMIT * 10, async { tokio::join!(writing, reading) }).await.unwrap();
-    // With more than 12 MB under way it takes less than a round trip of 100 ms for each of these.
+    // With more than 12 MB in flight, each 12 MB take less than a round trip of 100 ms.
     assert!(took < Duration::from_millis(100) * (BYTES / 12_000_000) as u32, "{took:?}");
 }
 
@@ -65,7 +65,7 @@ async fn a_narrow_quic_link_is_filled_and_pings_pass() {
 /// 20 Mbit/s.
 const NARROW: u32 = 2_500_000;
 
-/// The narrow way from one node to another is full, and pings pass beside what fills it.
+/// Fills the narrow route from one node to another, and checks that pings still pass.
 async fn fill_and_ping(near: &NodeHandle, far: &NodeHandle) {
     eventually("a route", || async { near.way(far.id().hash()).is_some() }).await;
     let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
@@ -160,8 +160,8 @@ async fn bytes_come_again_soon_after_a_way_was_silent() {
     tokio::join!(writing, reading);
 }
 
-/// A link that lets out no more at a time than its rate, one beside that on which acknowledgements are late, and one
-/// that loses packets.
+/// Links of a limited rate: two that only pace packets, one on which acknowledgements are late, and one that loses
+/// packets.
 #[tokio::test(start_paused = true)]
 async fn a_long_link_is_filled_whatever_it_does_to_packets() {
     let slow = Way { rate: 1_000_000, ..Way::of(DELAY) };
@@ -188,7 +188,7 @@ async fn a_long_quic_link_is_filled_whatever_its_path_loses() {
     }
 }
 
-/// A stream reaches that rate.
+/// Checks that a stream reaches the rate `least`.
 async fn fill(name: &str, near: &NodeHandle, far: &NodeHandle, least: f64) {
     eventually("a route", || async { near.status().await.routing_table.len() == 1 }).await;
     let mut listener = Streams::new(far.clone()).listen(service("sink"), None).await.unwrap();
@@ -224,12 +224,12 @@ async fn a_stream_that_is_read_fills_its_way_beside_a_thousand_that_nobody_reads
     }
     let stream = dialing.dial(far.id(), service("sink")).await.unwrap();
     let rate = rate_of(stream, listener.accept().await.unwrap(), 60_000_000).await;
-    // A window of 32 KiB would carry 330 KB a second.
+    // The first window of 32 KiB would carry 330 KB a second.
     assert!(rate > 60e6, "{rate} bytes a second");
     for streams in [&dialing, &listening] {
         let sum = streams.budget().sum();
         assert!(sum <= BUDGET, "{sum} bytes of buffers");
-        // Each of the others still has what it began with.
+        // Each of the others still has its first windows.
         assert!(sum < 1001 * 2 * u64::from(windows::FIRST_WINDOW) + 2 * (16 << 20), "{sum} bytes of buffers");
     }
 }
@@ -245,7 +245,7 @@ async fn windows_stay_small_while_nobody_waits_for_room() {
     let mut stream = dialing.dial(far.id(), service("echo")).await.unwrap();
     let mut accepted = listener.accept().await.unwrap();
     let (sent, mut received) = ([7; 8 << 10], [0; 8 << 10]);
-    // Megabytes, which are read as they come.
+    // More than a megabyte in all, read as it comes.
     for _ in 0..200 {
         stream.write_all(&sent).await.unwrap();
         accepted.read_exact(&mut received).await.unwrap();
@@ -255,7 +255,7 @@ async fn windows_stay_small_while_nobody_waits_for_room() {
     }
 }
 
-/// At what rate bytes arrive, over so many of them, once as many have come.
+/// The rate at which the second `bytes` bytes arrive.
 async fn rate_of(mut stream: MeshStream, mut accepted: MeshStream, bytes: usize) -> f64 {
     let writing = async {
         let part = vec![7; 1 << 16];

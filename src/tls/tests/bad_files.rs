@@ -1,10 +1,10 @@
-//! Files that cannot be used, each with the words for it. `DIR` stands for the files' directory.
+//! Files that cannot be used, each with its message. `DIR` stands for the files' directory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::pki::{Pki, days, node_names};
-use crate::tls::make::{self, Dates, KeyKind, Subject};
+use crate::tls::make::{self, CertSubject, Dates, KeyKind};
 use crate::tls::{ClientOptions, ClientProfile, Files, ServerOptions, ServerProfile};
 use crate::wire::NodeId;
 
@@ -34,7 +34,11 @@ fn table(pki: &Pki) -> Vec<(&'static str, Files, &'static str)> {
             "cert DIR/a.req: holds no certificate: it has CERTIFICATE REQUEST",
         ),
         ("cut certificate", cert("cut.crt"), "cert DIR/cut.crt: is damaged PEM: a section has no END line"),
-        ("damaged base64", cert("base64.crt"), "cert DIR/base64.crt: is damaged PEM: a section is no base64"),
+        (
+            "damaged base64",
+            cert("base64.crt"),
+            "cert DIR/base64.crt: is damaged PEM: a section is not base64",
+        ),
         (
             "no X.509",
             cert("der.crt"),
@@ -45,11 +49,7 @@ fn table(pki: &Pki) -> Vec<(&'static str, Files, &'static str)> {
             cert("chain.crt"),
             "cert DIR/chain.crt: certificate 2 in it cannot be used",
         ),
-        (
-            "encrypted key",
-            key("encrypted.key"),
-            "key DIR/encrypted.key: is encrypted: a node starts without anybody",
-        ),
+        ("encrypted key", key("encrypted.key"), "key DIR/encrypted.key: is encrypted, and a node has nobody"),
         ("old encrypted key", key("old.key"), "key DIR/old.key: is encrypted"),
         ("two keys", key("two.key"), "key DIR/two.key: holds 2 private keys where one is needed"),
         (
@@ -96,7 +96,7 @@ fn table(pki: &Pki) -> Vec<(&'static str, Files, &'static str)> {
         (
             "no fingerprint",
             blocklist("bad.list"),
-            "blocklist DIR/bad.list: line 2: a fingerprint is 56 (SHA-224)",
+            "blocklist DIR/bad.list: line 2: a fingerprint must be 56 (SHA-224)",
         ),
         (
             "a file without end",
@@ -111,7 +111,7 @@ fn write_bad_files(pki: &Pki) {
         pki.node(node);
     }
     let web =
-        Subject { node_ids: vec![], dns: vec!["web".to_owned()], addresses: vec![], ..node_names("web") };
+        CertSubject { node_ids: vec![], dns: vec!["web".to_owned()], addresses: vec![], ..node_names("web") };
     pki.issue("web", &web, "ca", Dates::default());
     let section = |kind: &str, body: &str| format!("-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n");
     fs::create_dir(pki.path("dir")).unwrap();
@@ -163,12 +163,17 @@ fn the_node_check_can_be_turned_off() {
 fn expiry_is_warned_of_a_month_ahead() {
     let pki = Pki::new();
     for (end, expected) in [(29, Some("in 28 days")), (31, None), (-1, Some("has expired on"))] {
-        pki.issue("x", &node_names("x"), "ca", days(-60, end));
+        pki.issue("x", &node_names("x"), "ca", days(-300, end));
         let warning = pki.server("x").expiry_warning();
         match expected {
             Some(expected) => assert!(warning.unwrap().contains(expected)),
             None => assert_eq!(warning, None),
         }
+    }
+    // Or a fifth of a short life: a node renews after two thirds of it.
+    for (end, warns) in [(3, false), (1, true)] {
+        pki.issue("x", &node_names("x"), "ca", days(-7, end));
+        assert_eq!(pki.server("x").expiry_warning().is_some(), warns, "{end}");
     }
 }
 
@@ -180,6 +185,6 @@ fn keys_are_made_readable_by_their_owner_only_and_never_overwritten() {
     init().unwrap();
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     let before = pki.text("new.key");
-    assert!(init().unwrap_err().to_string().contains("a key is never overwritten"));
+    assert!(init().unwrap_err().to_string().contains("meshctl never overwrites a key"));
     assert_eq!(pki.text("new.key"), before);
 }

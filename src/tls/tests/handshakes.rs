@@ -1,9 +1,9 @@
-//! Who gets through to whom, and what the two sides say when not.
+//! Which handshakes succeed, and what the two sides say of those that fail.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::pki::{self, Pki, days, node_names};
-use crate::tls::make::{Dates, KeyKind, Subject};
+use crate::tls::make::{CertSubject, Dates, KeyKind};
 use crate::tls::*;
 use crate::wire::{NameHash, NodeId};
 
@@ -72,7 +72,7 @@ async fn host_names_and_addresses_are_checked() {
     );
     assert!(refusal(accepted).contains("does not accept our certificate"));
     let (_, dialled) = meet_at(&pki.server("a"), &pki.client("a"), "no host").await;
-    assert!(refusal(dialled).contains("\"no host\" is no host name"));
+    assert!(refusal(dialled).contains("\"no host\" is not a host name"));
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn a_missing_client_certificate_is_named_on_both_sides() {
     options.files.identity = None;
     let client = ClientProfile::open(options, None).unwrap();
     let (accepted, dialled) = meet(&pki.server("a"), &client).await;
-    assert!(refusal(accepted).contains("the client shows no certificate: set cert and key"));
+    assert!(refusal(accepted).contains("the client sent no certificate: set cert and key"));
     let told = refusal(dialled);
     assert!(told.contains("the peer demands a certificate: set cert and key in the tls-client"), "{told}");
     let lenient = ServerOptions { require_client_cert: false, ..pki.server_options("a") };
@@ -96,7 +96,7 @@ async fn bad_certificates_are_refused_for_their_reason() {
     let pki = Pki::new();
     pki.authority("stranger");
     pki.authority("twin");
-    // An authority that has the name of ours, and another key.
+    // An authority with the name of ours, but another key.
     let key = pki.text("twin.key");
     let twin = make::authority("the ca", &key, Dates::default(), pki::now()).unwrap();
     pki.write("twin.crt", twin);
@@ -117,7 +117,7 @@ async fn bad_certificates_are_refused_for_their_reason() {
         ),
         (
             "signer",
-            "the certificate of b is an authority's (CA:TRUE): it is accepted only where this very certificate is",
+            "the certificate of b is an authority's (CA:TRUE): it is accepted only if this very certificate is",
         ),
     ] {
         let (accepted, _) = meet(&pki.server("a"), &pki.client(name)).await;
@@ -260,12 +260,12 @@ async fn who_does_not_speak_tls_is_told_apart() {
 async fn who_goes_away_inside_a_handshake_is_told_of_in_one_way() {
     let pki = Pki::new();
     pki.node("a");
-    let said = "TLS profile cli: the peer refused or went away inside the handshake: ";
+    let said = "TLS profile cli: the peer broke off the handshake: ";
     let (near, far) = tokio::io::duplex(1 << 10);
     drop(far);
     let closed = refusal(pki.client("a").connect(near, "localhost").await);
     assert!(closed.starts_with(said), "{closed}");
-    // A forwarder that has nobody behind it closes over what it has not read.
+    // A forwarder without a target closes the connection while bytes are unread.
     let forwarder = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = tokio::net::TcpStream::connect(forwarder.local_addr().unwrap()).await.unwrap();
     let (far, client) = (forwarder.accept().await.unwrap().0, pki.client("a"));
@@ -309,7 +309,7 @@ fn a_certificate_without_names_says_whose_it_is() {
     );
     let error = make::sign(
         &make::request(
-            &Subject { common_name: "x".to_owned(), ..Subject::default() },
+            &CertSubject { common_name: "x".to_owned(), ..CertSubject::default() },
             &make::private_key(KeyKind::EcdsaP256).unwrap(),
         )
         .unwrap(),

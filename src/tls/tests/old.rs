@@ -1,5 +1,5 @@
-//! Certificates that are older or weaker than those of our commands: which are used with a warning, and what stays
-//! refused. They lie in tests/vectors/tls, made by openssl, and hold for a hundred years.
+//! Certificates that are older or weaker than those of our commands: which are used with a warning, and which stay
+//! refused. They lie in tests/vectors/tls, were made by openssl, and are valid for a hundred years.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::TlsAcceptor;
 
 use crate::tls::error::FileProblem;
-use crate::tls::inspect::{self, Verifier};
+use crate::tls::inspect::{self, VerifyingParty};
 use crate::tls::*;
 
 fn vector(name: &str) -> PathBuf {
@@ -29,7 +29,7 @@ fn verdict(authorities: &[&str], chain: &[&str]) -> Result<(), String> {
     };
     let trusted = joined("ca.crt", authorities);
     let verifier =
-        Verifier::by_authorities(&trusted, None, Role::Server).map_err(|error| error.to_string())?;
+        VerifyingParty::by_authorities(&trusted, None, Role::Server).map_err(|error| error.to_string())?;
     let chain = joined("chain.crt", chain);
     inspect::verify(&verifier, &chain, Some("a"), None).map_err(|error| error.to_string())
 }
@@ -42,17 +42,17 @@ fn an_authority_that_is_named_is_used_and_nothing_else_gets_looser() {
         (&["short_authority", "good_authority", "old_authority"], &["by_short_authority"], None),
         (&["old_authority"], &["by_short_authority"], Some("is not among the authorities")),
         (&["good_authority"], &["by_old_authority"], Some("is not among the authorities")),
-        // What is below the authority has to be as good as ever, whatever authorities are named beside it.
+        // Certificates below the authority must not be weak, whatever other authorities are named.
         (&["good_authority"], &["by_short_between", "short_between"], Some("refused")),
         (&["good_authority", "short_authority"], &["by_short_between", "short_between"], Some("refused")),
         (&["good_authority", "old_authority"], &["by_old_between", "old_between"], Some("refused")),
         (
             &["good_authority", "short_authority"],
             &["short_leaf"],
-            Some("an RSA key of 1024 bits, of 2048 to 8192"),
+            Some("an RSA key of 1024 bits, but only 2048 to 8192"),
         ),
         (&["old_authority"], &["old_leaf"], Some("the certificate of a is of X.509 version 1")),
-        // Somebody else signed it: who put it here has most likely taken the wrong file.
+        // Somebody else signed this one, so most likely the operator has named the wrong file.
         (&["old_between"], &["by_old_between"], Some("it has no CA flag, and is not self-signed")),
         (&["by_old_authority"], &["by_old_authority"], Some("it has no CA flag, and is not self-signed")),
     ] {
@@ -73,7 +73,8 @@ fn one_that_says_that_it_is_no_authority_is_none_even_if_it_is_named() {
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = is_ca;
         std::fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
-        let problem = Verifier::by_authorities(&path, None, Role::Server).err().map(|error| error.problem);
+        let problem =
+            VerifyingParty::by_authorities(&path, None, Role::Server).err().map(|error| error.problem);
         let is_refused = matches!(problem, Some(FileProblem::NotAnAuthority(_)));
         assert_eq!((is_refused, problem.is_some()), (refused, refused), "{problem:?}");
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use jiff::{Timestamp, ToSpan};
 
-use crate::tls::make::{self, Dates, KeyKind, Subject};
+use crate::tls::make::{self, CertSubject, Dates, KeyKind};
 use crate::tls::{ClientOptions, ClientProfile, Files, ServerOptions, ServerProfile};
 
 /// An authority whose files, and those that it signs, lie in one directory.
@@ -36,7 +36,7 @@ impl Pki {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Writes a file as a careful operator does: beside the old one, then in its place.
+    /// Replaces a file as a careful operator does: writes a new one next to it, and renames that.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
         let new = self.path(&format!("{name}.new"));
         fs::write(&new, text).unwrap();
@@ -59,20 +59,27 @@ impl Pki {
     }
 
     /// A certificate signed by an authority, in `NAME.crt` and `NAME.key`.
-    pub(crate) fn issue(&self, name: &str, names: &Subject, authority: &str, dates: Dates) {
+    pub(crate) fn issue(&self, name: &str, names: &CertSubject, authority: &str, dates: Dates) {
         let key = make::private_key(KeyKind::EcdsaP256).unwrap();
         self.issue_for(name, names, authority, dates, &key);
     }
 
-    pub(crate) fn issue_for(&self, name: &str, names: &Subject, authority: &str, dates: Dates, key: &str) {
+    pub(crate) fn issue_for(
+        &self,
+        name: &str,
+        names: &CertSubject,
+        authority: &str,
+        dates: Dates,
+        key: &str,
+    ) {
         let request = make::request(names, key).unwrap();
         let (ca, ca_key) = (self.text(&format!("{authority}.crt")), self.text(&format!("{authority}.key")));
         self.write(&format!("{name}.crt"), make::sign(&request, &ca, &ca_key, dates, now()).unwrap());
         self.write(&format!("{name}.key"), key);
     }
 
-    /// A certificate by nobody else, marked as an authority's as `openssl req -x509` does, in `NAME.crt` and `NAME.key`.
-    pub(crate) fn self_signed(&self, name: &str, names: &Subject, dates: Dates) {
+    /// A self-signed certificate, marked as an authority's as `openssl req -x509` does, in `NAME.crt` and `NAME.key`.
+    pub(crate) fn self_signed(&self, name: &str, names: &CertSubject, dates: Dates) {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = marked_as_authority(names, dates);
         self.write(&format!("{name}.crt"), params.self_signed(&key).unwrap().pem());
@@ -80,7 +87,7 @@ impl Pki {
     }
 
     /// The same, signed by the authority.
-    pub(crate) fn signing(&self, name: &str, names: &Subject) {
+    pub(crate) fn signing(&self, name: &str, names: &CertSubject) {
         let key = rcgen::KeyPair::generate().unwrap();
         let ca = rcgen::KeyPair::from_pem(&self.text("ca.key")).unwrap();
         let issuer = rcgen::Issuer::from_ca_cert_pem(&self.text("ca.crt"), ca).unwrap();
@@ -148,8 +155,8 @@ impl Pki {
     }
 }
 
-fn marked_as_authority(names: &Subject, dates: Dates) -> rcgen::CertificateParams {
-    // What makes requests knows how node IDs are written.
+fn marked_as_authority(names: &CertSubject, dates: Dates) -> rcgen::CertificateParams {
+    // Taken from a request, because `make::request` knows how node IDs are encoded.
     let request = make::request(names, &make::private_key(KeyKind::EcdsaP256).unwrap()).unwrap();
     let request = rcgen::CertificateSigningRequestParams::from_pem(&request).unwrap();
     let at = |time: Option<Timestamp>| {
@@ -175,8 +182,8 @@ pub(crate) fn days(from: i64, to: i64) -> Dates {
     Dates { not_before: at(from), not_after: at(to) }
 }
 
-pub(crate) fn node_names(node: &str) -> Subject {
-    Subject {
+pub(crate) fn node_names(node: &str) -> CertSubject {
+    CertSubject {
         common_name: node.to_owned(),
         dns: vec!["localhost".to_owned()],
         addresses: vec!["127.0.0.1".parse().unwrap()],

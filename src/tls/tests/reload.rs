@@ -1,4 +1,4 @@
-//! Files that change while a node runs. No time passes here: a look is a call.
+//! Files that change while a node runs. The tests do not wait: a look is a call.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::pki::{Pki, days, node_names};
 use crate::tls::error::{FileError, FileProblem};
-use crate::tls::make::{self, Dates, Subject};
+use crate::tls::make::{self, CertSubject, Dates};
 use crate::tls::*;
 use crate::wire::NodeId;
 
-/// As often as it takes for a change that stands still to count.
+/// Looks at the files as often as it takes for a settled change to count.
 fn look(profile: &ServerProfile) {
     profile.refresh();
     profile.refresh();
@@ -37,7 +37,7 @@ async fn a_renewed_certificate_is_shown_without_a_restart() {
     let pki = Pki::new();
     pki.node("a");
     let (server, client) = (pki.server("a"), pki.client("a"));
-    let names = Subject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
+    let names = CertSubject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
     pki.issue("a", &names, "ca", Dates::default());
     server.refresh();
     let (_, dialled) = meet(&server, &client).await;
@@ -192,7 +192,7 @@ async fn a_node_without_profiles_is_not_woken_for_their_files() {
     pki.node("a");
     let set = profiles.prepare([pki.server_options("a")], [], &NodeId::new("a").unwrap()).unwrap();
     profiles.swap(Arc::new(set));
-    let renewed = Subject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
+    let renewed = CertSubject { node_ids: vec!["a".to_owned(), "a2".to_owned()], ..node_names("a") };
     pki.issue("a", &renewed, "ca", Dates::default());
     let (server, client) = (profiles.server("srv").unwrap(), pki.client("a"));
     let taken_up = async {
@@ -219,7 +219,7 @@ async fn who_is_revoked_before_the_connection_is_listed_is_cut_too() {
     options.require_client_cert = false;
     options.files.blocklist = Some(pki.path("blocklist"));
     let server = ServerProfile::open(options, None).unwrap();
-    // Its certificate is looked at in the middle of the handshake, and the list changes before the end.
+    // The certificate is checked in the middle of the handshake, and the list changes before its end.
     let early = server.admit(chain(&pki, "b"), Expected::Anyone);
     assert!(!early.cut().is_cancelled());
     pki.write("blocklist", format!("{}\n", Fingerprint::sha256(&chain(&pki, "b")[0])));

@@ -1,8 +1,9 @@
 //! The control group in which systemd keeps a service's jobs apart from its daemon: `NAME-jobs.service` beside
-//! `NAME.service`. Owns how the process that starts jobs gets there; what it starts is there from the beginning.
+//! `NAME.service`. Owns how the process that starts jobs gets there. Its child processes are then in that group from
+//! their start.
 //!
-//! Nobody but root and systemd may move a process from one service to another, so systemd is asked. It allows that for
-//! processes and services of the same user. Where there is no such service, jobs stay in the daemon's group.
+//! Only root and systemd may move a process from one service to another, so this asks systemd, which allows it if
+//! process and service belong to the same user. If there is no such service, jobs stay in the daemon's group.
 
 use std::fs;
 use std::io;
@@ -11,8 +12,8 @@ use std::process::Command;
 
 use super::{RUNNERS, make_dir, own_group};
 
-/// In seconds; then systemd counts as gone.
-const PATIENCE: &str = "--timeout=5";
+/// How long systemd may take to answer, in seconds.
+const SYSTEMD_WITHIN: &str = "--timeout=5";
 
 /// Puts the process that starts jobs into the group for jobs, if this daemon's service has one.
 pub(crate) fn move_apart(spawner: u32) {
@@ -22,13 +23,13 @@ pub(crate) fn move_apart(spawner: u32) {
         Err(error) => tracing::warn!(
             group = %group.display(),
             error,
-            "jobs share the daemon's control group: limits (cpu, memory, pids) are not enforced, and jobs compete with the \
-             daemon; see `systemctl status` of the service that this group is of, and restart the node"
+            "jobs share the daemon's control group: limits (cpu, memory, pids) are not enforced, and jobs compete \
+             with the daemon; see `systemctl status` of the service that this group belongs to, and restart the node"
         ),
     }
 }
 
-/// The group for jobs that stands beside the one of this process.
+/// The group for jobs beside this process's own group, if there is one.
 fn jobs_group() -> Option<PathBuf> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let own = own_group(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)?;
@@ -44,7 +45,7 @@ fn ask_systemd(group: &Path, spawner: u32) -> Result<(), String> {
     make_dir(&group.join(RUNNERS)).map_err(|error| format!("{RUNNERS}: {error}"))?;
     let unit = group.file_name().unwrap_or_default();
     let asked = Command::new("busctl")
-        .args([PATIENCE, "--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1"])
+        .args([SYSTEMD_WITHIN, "--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1"])
         .args(["org.freedesktop.systemd1.Manager", "AttachProcessesToUnit", "ssau"])
         .arg(unit)
         .args([format!("/{RUNNERS}"), "1".to_owned(), spawner.to_string()])

@@ -1,5 +1,6 @@
-//! One connection to another node's control service: dialled by the engine's [`Dialer`], spoken by [`rpc`](crate::rpc).
-//! Distinguishes a connection that failed, which is worth another try, from a node that refused, which is not.
+//! One connection to another node's control service: opened by the engine's [`Dialer`] and used through
+//! [`rpc`](crate::rpc). Distinguishes a connection that failed, which is worth another try, from a node that refused,
+//! which is not.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,13 +14,12 @@ use crate::rpc::request::{CHOSEN_ID, SubmitRequest};
 use crate::rpc::{CallError, CallLimits, ControlConnection, ErrorCode, ErrorLine};
 use crate::stream::Peer;
 use crate::wire::{NodeId, ServiceName};
-use crate::work::jobs::private_dir;
 use crate::work::run_dir;
 use crate::work::status::RemoteExtra;
-use crate::work::{DialFailure, Dialed, Dialer, UnitId};
+use crate::work::{Dialed, Dialer, StreamFailure, UnitId};
 
-/// For dialling.
-const CONNECT: Duration = Duration::from_secs(20);
+/// How long dialling may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(20);
 /// An answer to a cancel may take that node's grace and more.
 pub(crate) const LIMITS: CallLimits = CallLimits {
     greeting: Duration::from_secs(5),
@@ -34,7 +34,7 @@ pub(crate) enum StepError {
     /// length.
     #[error("{0:.4096}")]
     Connection(String),
-    /// The TLS handshake failed. Whoever is on the way can see to that.
+    /// The TLS handshake failed. Any node on the way can make it fail.
     #[error("TLS error connecting to remote service: {0}")]
     Handshake(String),
     /// This node has no such TLS profile, whatever others say.
@@ -54,12 +54,12 @@ impl From<io::Error> for StepError {
     }
 }
 
-impl From<DialFailure> for StepError {
-    fn from(failure: DialFailure) -> Self {
+impl From<StreamFailure> for StepError {
+    fn from(failure: StreamFailure) -> Self {
         match failure {
-            DialFailure::Unreachable(text) => Self::Connection(text),
-            DialFailure::Handshake(text) => Self::Handshake(text),
-            DialFailure::OwnProfile(text) => Self::OwnProfile(text),
+            StreamFailure::Unreachable(text) => Self::Connection(text),
+            StreamFailure::Handshake(text) => Self::Handshake(text),
+            StreamFailure::OwnProfile(text) => Self::OwnProfile(text),
         }
     }
 }
@@ -77,7 +77,7 @@ impl From<CallError> for StepError {
 }
 
 impl StepError {
-    /// The node cannot be asked at all: this text says why.
+    /// A refusal with a text of this node's own.
     pub(crate) fn refused(text: impl Into<String>) -> Self {
         Self::Refused(ErrorLine::new(text))
     }
@@ -94,17 +94,18 @@ impl StepError {
 /// An open connection. No answer is believed before the greeting of the right node.
 pub(crate) struct ControlSession {
     pub(crate) connection: ControlConnection,
-    /// What speaks at the other end.
+    /// The program at the other end.
     pub(crate) peer: Peer,
 }
 
 impl ControlSession {
-    /// Dials the node's control service, and where a request has to wait for it, takes its greeting.
+    /// Dials the node's control service. Waits for the greeting of a receptor node, because a request must not come
+    /// before it.
     pub(crate) async fn connect(dialer: &dyn Dialer, remote: &RemoteExtra) -> Result<Self, StepError> {
         let node = NodeId::new(&remote.remote_node).map_err(|e| StepError::refused(e.to_string()))?;
         let tls = (!remote.tls_client.is_empty()).then(|| remote.tls_client.to_string());
-        let dialing = timeout(CONNECT, dialer.dial(node.clone(), ServiceName::CONTROL, tls)).await;
-        let late = |_| StepError::Connection(format!("dialling took longer than {CONNECT:?}"));
+        let dialing = timeout(CONNECT_WITHIN, dialer.dial(node.clone(), ServiceName::CONTROL, tls)).await;
+        let late = |_| StepError::Connection(format!("dialling took longer than {CONNECT_WITHIN:?}"));
         let Dialed { stream, peer } = dialing.map_err(late)??;
         let mut connection = ControlConnection::to_node(stream, node.as_str(), LIMITS);
         if peer == Peer::Receptor {
@@ -114,15 +115,15 @@ impl ControlSession {
     }
 }
 
-/// The parameters of a unit as its node gets them. A Go node makes no private directories: it would take what stands for
-/// one literally, and gets the directory that the submission names for that case. Each submission has another there:
-/// 1.4.9 gives units IDs of its own, so that one whose answer was lost cannot be released there. It never had a payload, and
-/// its runner ends at once, but removes its directory then.
+/// The parameters of a unit as its node gets them. A Go node makes no private directories and would take the
+/// placeholder literally, so it gets the directory that the submission names for that case. Each submission has its own
+/// directory below that: receptor 1.4.9 chooses the IDs of units, so a unit whose answer was lost cannot be released
+/// there. Such a unit never got a payload, so its runner ends at once, but then removes its directory.
 pub(crate) fn params_for(unit: &UnitId, remote: &RemoteExtra, peer: Peer) -> BTreeMap<String, String> {
     let mut params = remote.remote_params.to_map();
     let Some(fallback) = params.remove(run_dir::FALLBACK) else { return params };
     if peer == Peer::Receptor {
-        let name = private_dir(unit.as_str());
+        let name = run_dir::private_dir(unit.as_str());
         for value in params.values_mut().filter(|value| run_dir::is_asked_for(value)) {
             let another = format!("{name}_{:08x}", rand::random::<u32>());
             *value = run_dir::fill_in(value, &fallback).replace(&name, &another);
@@ -132,7 +133,7 @@ pub(crate) fn params_for(unit: &UnitId, remote: &RemoteExtra, peer: Peer) -> BTr
     params
 }
 
-/// Says once that jobs may be exposed on nodes that leave it to them to make their directories.
+/// Warns once that jobs may be exposed on nodes where they make their directories themselves.
 fn warn_if_open(node: &str, directory: &str) {
     static WARNED: Once = Once::new();
     if run_dir::is_open_to_others(Path::new(directory)) {
@@ -140,15 +141,15 @@ fn warn_if_open(node: &str, directory: &str) {
             tracing::warn!(
                 node,
                 directory,
-                "nodes like this one make no private directories, and every local user there who may write to this one \
-                 can take over the secrets and the rights of a job: set rundir to a directory that belongs to the user \
-                 of their jobs alone"
+                "nodes like this one make no private directories: any local user there who may write to this \
+                 directory can take over the secrets and the rights of a job; set rundir to a directory that \
+                 belongs only to the user who runs jobs there"
             );
         });
     }
 }
 
-/// The request that submits the unit to its node, under the ID that was chosen for it, if one was.
+/// The request that submits the unit to its node, under the chosen ID if there is one.
 pub(crate) fn submission(
     remote: &RemoteExtra,
     mut params: BTreeMap<String, String>,
@@ -178,7 +179,12 @@ mod tests {
     struct Greets(NodeId, Peer, &'static str);
 
     impl Dialer for Greets {
-        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> crate::work::Dialing {
+        fn dial(
+            &self,
+            _node: NodeId,
+            _service: ServiceName,
+            _tls: Option<String>,
+        ) -> crate::work::StreamDialing {
             let (ours, mut theirs) = tokio::io::duplex(1024);
             let (said, peer) = (format!("{}\n{{\"released\":\"x\"}}\n", self.2), self.1);
             Box::pin(async move {

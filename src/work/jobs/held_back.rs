@@ -1,6 +1,6 @@
-//! What of an attempt's output may not be read yet: half a line or half a zip is no output of a job. A little stays in memory;
-//! more goes to a file without a name in the directory of the job's unit, which is gone once it is closed. Knows nothing of
-//! lines.
+//! The part of an attempt's output that may not be read yet, because half a line or half a zip is no output of a job. A
+//! little stays in memory. More goes to a file without a name in the directory of the job's unit; the file is gone once
+//! it is closed. Knows nothing of lines.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,9 +13,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::JobOutput;
 
-/// More bytes than these go to the file.
+/// If there are more bytes than these in memory, they go to the file.
 const IN_MEMORY: usize = 4 << 20;
-/// Most bytes of the file that are taken at a time.
+/// The most bytes that are taken from the file at a time.
 const PIECE: u64 = 256 << 10;
 
 /// Bytes in their order: first those of the file that were not taken, then those in memory.
@@ -33,8 +33,9 @@ impl HeldBack {
         self.stored - self.taken + self.memory.len() as u64
     }
 
-    /// Adds bytes at the end. A disk that cannot take what is too much for memory is waited for, as that output's writer does;
-    /// if that one may not write any more, they are dropped. If this future is dropped, nothing here counts any more.
+    /// Adds bytes at the end. If they are too many for memory and the disk cannot take them, waits for it as the writer
+    /// of `output` does. They are dropped if that writer may not write any more. If this future is dropped, this value
+    /// must not be used any more.
     pub async fn add(&mut self, bytes: &[u8], output: &JobOutput) {
         self.memory.extend_from_slice(bytes);
         if self.memory.len() <= IN_MEMORY {
@@ -49,9 +50,6 @@ impl HeldBack {
     }
 
     /// Takes bytes from the front: at least one of them, and at most `most`. Empty if nothing is held back.
-    ///
-    /// # Errors
-    /// The disk's.
     pub async fn take(&mut self, most: u64) -> io::Result<Bytes> {
         let left = (self.stored - self.taken).min(most).min(PIECE);
         if left == 0 {
@@ -63,7 +61,7 @@ impl HeldBack {
             let mut bytes = vec![0; left as usize];
             let file = file.get().ok_or(io::ErrorKind::NotFound)?;
             file.read_exact_at(&mut bytes, from)?;
-            // Where they go to may need the room. Not every file system can give it back before the end.
+            // Frees the space, because the place that the bytes go to may need it. Not every file system can do that.
             let _freed = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, left);
             Ok(Bytes::from(bytes))
         });
@@ -76,7 +74,7 @@ impl HeldBack {
     }
 }
 
-/// The file, which is made if there is none yet.
+/// Opens the file; makes it if there is none yet.
 fn nameless(file: &OnceLock<File>, dir: &Path) -> io::Result<File> {
     if let Some(file) = file.get() {
         return file.try_clone();

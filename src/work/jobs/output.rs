@@ -1,5 +1,5 @@
-//! The output of a job's unit, which has one writer at a time: what a former one still wants to write is dropped, also
-//! what has waited for a full disk. Knows nothing of what is written.
+//! The output of a job's unit, which has one writer at a time. Bytes that a former writer still wants to write are
+//! dropped, even if they have waited for a full disk. Knows nothing of their content.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -10,10 +10,10 @@ use tokio::sync::OwnedMutexGuard;
 use super::{JobExtra, JobUnit, OutputWriter, REWRITE};
 use crate::work::WorkError;
 use crate::work::store::Durability;
-use crate::work::unit::Event;
+use crate::work::unit::UnitEvent;
 use crate::work::units::Entry;
 
-/// Attempts whose beginning in the output is known.
+/// The number of attempts whose beginning in the output is known.
 const STARTS: usize = 32;
 
 /// A writer of the output of a unit. Clones are the same writer.
@@ -29,13 +29,13 @@ impl JobOutput {
         &self.unit
     }
 
-    /// Adds all of it to the output. A disk that cannot take it is waited for, and Detail says so.
+    /// Adds all bytes to the output. Waits for a disk that cannot take them; the Detail says so.
     pub async fn append(&self, bytes: Bytes) {
         let dir = self.unit.entry.dir.clone();
         self.write(bytes, move || dir.append_stdout()).await;
     }
 
-    /// Adds all of it to a file that is open for that. Returns false if this one may write no more.
+    /// Adds all bytes to the file that `open` opens. Returns false if this writer may write no more.
     pub(super) async fn write(
         &self,
         bytes: Bytes,
@@ -45,29 +45,26 @@ impl JobOutput {
         while let Some(writer) = self.writer().await {
             let (open, bytes) = (open.clone(), bytes.clone());
             let write = move || {
-                // Also if nobody waits for the end of the write any more.
+                // Held until the write ends, even if nobody waits for that any more.
                 let _writer = writer;
                 append(open()?, &bytes)
             };
             let Err(error) = unit.store.blocking(write).await else { return true };
-            // What was written by half was cut off again.
+            // The part that was written before the error was cut off again.
             unit.entry.live().kept_output.note_cut();
             let error = WorkError::io("write", unit.output(), error);
-            unit.entry.apply(&unit.store, Event::Blocked(error.to_string())).await;
+            unit.entry.apply(&unit.store, UnitEvent::Blocked(error.to_string())).await;
             tokio::time::sleep(REWRITE).await;
         }
         false
     }
 
-    /// Whether it may still write.
+    /// Whether this writer may still write.
     pub async fn is_latest(&self) -> bool {
         self.writer().await.is_some()
     }
 
-    /// Cuts off what is behind a byte.
-    ///
-    /// # Errors
-    /// The disk's.
+    /// Cuts the output to this size.
     pub async fn cut(&self, size: u64) -> io::Result<()> {
         let Some(writer) = self.writer().await else { return Ok(()) };
         let unit = self.unit.entry.clone();
@@ -78,14 +75,14 @@ impl JobOutput {
         self.unit.store.blocking(cut).await
     }
 
-    /// The output of the attempt begins at the end of what is there, and this child on that node writes it, if they are known.
-    /// Returns where it begins, at once if it has begun.
+    /// Notes that the output of the attempt begins at the present end, and which child on which node writes it, if they
+    /// are known. Returns where the output begins, also if it began before.
     pub async fn begin(&self, child: Option<String>, node: Option<String>) -> u64 {
         let attempt = self.writer.attempt;
         let Some(_latest) = self.writer().await else { return self.unit.extra().output_from };
         if self.unit.extra().output_attempt != attempt {
             if let Err(error) = self.unit.sync_output().await {
-                tracing::warn!(unit = %self.unit.id(), %error, "the output of a job may not outlive a power loss");
+                tracing::warn!(unit = %self.unit.id(), %error, "cannot make the output of a job durable: a power loss may destroy it");
             }
             let from = self.unit.output_size();
             let begin = |extra: &mut JobExtra| {
@@ -104,7 +101,7 @@ impl JobOutput {
             };
             self.unit.note(Durability::Durable, begin).await;
         } else if let (Some(child), Some(node)) = (child, node) {
-            // A copy of the output says who wrote it, and not where.
+            // A copy of the output names the child that wrote it, but not the node.
             let note = |extra: &mut JobExtra| {
                 if extra.output_children.get(&attempt) == Some(&child) {
                     extra.output_nodes.entry(attempt).or_insert_with(|| node.clone());
@@ -125,7 +122,7 @@ impl JobOutput {
     }
 }
 
-/// The output of a unit, which stays as it is meanwhile.
+/// The output of a unit, which stays as it is while this is held.
 pub struct OutputLock {
     pub(super) unit: JobUnit,
     pub(super) latest: OwnedMutexGuard<OutputWriter>,
@@ -133,15 +130,12 @@ pub struct OutputLock {
 
 impl OutputLock {
     /// Cuts off the output of an attempt and of all later ones. Former writers write nothing more.
-    ///
-    /// # Errors
-    /// The disk's.
     pub async fn clear(mut self, attempt: u32) -> io::Result<()> {
         let mut left = self.unit.extra();
         let gone = left.output_starts.split_off(&attempt);
         let (children, nodes) =
             (left.output_children.split_off(&attempt), left.output_nodes.split_off(&attempt));
-        // What was sent may run yet.
+        // Children that were sent may still run.
         let may_run = children.into_iter().filter_map(|(n, child)| Some((child, nodes.get(&n)?.clone())));
         left.forgotten.extend(may_run);
         while left.forgotten.len() > STARTS {
@@ -158,19 +152,19 @@ impl OutputLock {
     }
 }
 
-/// Cuts off the output of a unit behind a byte.
+/// Cuts the output of a unit to this size.
 fn cut(unit: &Entry, size: u64) -> io::Result<()> {
     let cut = unit.dir.append_stdout()?.set_len(size);
-    unit.live().kept_output.note_cut();
+    unit.live().kept_output.note_shortened(size);
     cut
 }
 
-/// Writes all of it, or nothing.
+/// Writes all bytes, or none.
 fn append(mut file: File, bytes: &[u8]) -> io::Result<()> {
     let before = file.metadata()?.len();
     file.write_all(bytes).inspect_err(|_| {
         if let Err(error) = file.set_len(before) {
-            tracing::warn!(%error, "half of a line may stay in the output of a job");
+            tracing::warn!(%error, "cannot cut half a line off the output of a job");
         }
     })
 }

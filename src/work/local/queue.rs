@@ -1,6 +1,6 @@
-//! Which units of a work type run and which wait, in order, where the number that may run at once is bounded (its slots).
-//! Knows nothing of how a unit starts or ends; a unit that was cancelled just when it got a slot is let through and
-//! found to have ended.
+//! Which units of a work type run, and which wait in order for one of its slots, if the number of units that may run at
+//! once is bounded. Does not know how a unit starts or ends. A unit that is cancelled just as it gets a slot still gets
+//! the slot, and its start then finds that it has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use crate::work::units::Entry;
 
 /// The queues of all types.
 #[derive(Debug, Default)]
-pub(crate) struct Queues {
-    /// A plain lock, held for map operations alone and never across a wait.
-    by_type: Mutex<BTreeMap<String, Queue>>,
+pub(crate) struct TypeQueues {
+    /// A blocking lock, held only for map operations and never across an await.
+    by_type: Mutex<BTreeMap<String, TypeQueue>>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct TypeQueue {
     running: BTreeMap<UnitId, Arc<Entry>>,
     waiting: VecDeque<Arc<Entry>>,
 }
 
-impl Queues {
-    /// Asks for a slot; without a free one the unit waits for [`Self::leave`] or [`Self::review`] to name it.
+impl TypeQueues {
+    /// Asks for a slot, and says whether the unit has one. If not, the unit waits until [`Self::leave`] or
+    /// [`Self::review`] returns it.
     pub(crate) fn enter(&self, work_type: &str, slots: u32, entry: &Arc<Entry>) -> bool {
         self.with(work_type, |queue| {
             let free = queue.running.len() < slots as usize && queue.waiting.is_empty();
@@ -36,15 +37,15 @@ impl Queues {
         })
     }
 
-    /// A unit runs, whether there was a slot or not.
+    /// Notes that a unit runs, even if no slot was free.
     pub(crate) fn occupy(&self, work_type: &str, entry: &Arc<Entry>) {
         self.with(work_type, |queue| queue.running.insert(entry.id.clone(), entry.clone()));
     }
 
-    /// A unit needs no slot any more. Gives those that have got one by that.
+    /// Gives up a unit's slot. Returns the units that have got a slot by that.
     pub(crate) fn leave(&self, work_type: &str, slots: u32, entry: &Arc<Entry>) -> Vec<Arc<Entry>> {
         self.with(work_type, |queue| {
-            // Another unit may have its ID by now.
+            // Another unit may have the same ID by now, so the entries are compared.
             if queue.has_slot(entry) {
                 queue.running.remove(&entry.id);
             }
@@ -52,24 +53,24 @@ impl Queues {
         })
     }
 
-    /// A unit waits no more: it has ended. One that has a slot keeps it until [`Self::leave`].
+    /// Removes an ended unit from the waiting ones. A unit with a slot keeps it until [`Self::leave`].
     pub(crate) fn forget(&self, work_type: &str, gone: &Arc<Entry>) {
         self.with(work_type, |queue| queue.waiting.retain(|entry| !Arc::ptr_eq(entry, gone)));
     }
 
-    /// The types have other numbers of slots now. Gives the units that have got one by that.
+    /// Notes that the numbers of slots have changed. Returns the units that have got a slot by that.
     pub(crate) fn review(&self, slots: impl Fn(&str) -> u32) -> Vec<Arc<Entry>> {
         let mut queues = self.by_type.lock();
         queues.iter_mut().flat_map(|(work_type, queue)| queue.fill(slots(work_type))).collect()
     }
 
-    fn with<T>(&self, work_type: &str, act: impl FnOnce(&mut Queue) -> T) -> T {
+    fn with<T>(&self, work_type: &str, act: impl FnOnce(&mut TypeQueue) -> T) -> T {
         let mut queues = self.by_type.lock();
         act(queues.entry(work_type.to_owned()).or_default())
     }
 }
 
-impl Queue {
+impl TypeQueue {
     fn has_slot(&self, entry: &Arc<Entry>) -> bool {
         self.running.get(&entry.id).is_some_and(|running| Arc::ptr_eq(running, entry))
     }
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn slots_are_given_in_order() {
-        let queues = Queues::default();
+        let queues = TypeQueues::default();
         let [a, b, c, d] = ["a", "b", "c", "d"].map(entry);
         assert!(queues.enter("t", 2, &a) && queues.enter("t", 2, &b));
         assert!(!queues.enter("t", 2, &c) && !queues.enter("t", 2, &d));

@@ -1,6 +1,6 @@
-//! The end of a unit whose runner is gone or never started: its exit record if it left one, otherwise what can be found
-//! out. Where that fails for the moment, for lack of descriptors perhaps, it is tried again: no unit that may be healthy
-//! is ended for that.
+//! The end of a unit whose runner is gone or never started: the runner's exit record, if there is one, otherwise what
+//! else can be found out. If the search fails for the moment, perhaps for lack of descriptors, it is repeated, so that
+//! no unit that may be healthy is ended.
 
 use std::io;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use crate::work::runner::identity::Identity;
 use crate::work::runner::{Killed, kill_leftovers};
 use crate::work::status::{Extra, Status};
 use crate::work::store::{Durability, ReadError, UnitDir};
-use crate::work::unit::{Event, State};
+use crate::work::unit::{State, UnitEvent};
 use crate::work::units::Entry;
 
-/// Between looks at a status that cannot be read.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between attempts to find out how a unit ended.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 impl Local {
-    /// Shows the final status that a runner left, or gives the unit one, once nothing of it runs any more. Says no if a
-    /// runner has the unit after all.
+    /// Shows the final status that a runner left, or ends what still runs of the unit and gives it a final status.
+    /// Returns false if a runner has the unit after all.
     pub(crate) async fn reconcile(&self, entry: &Arc<Entry>, runner: Option<Identity>) -> bool {
         let is_over = self.show_end(entry, runner).await;
         if is_over {
             let (run_dirs, unit) = (self.run_dirs.clone(), entry.clone());
             let clear = move || {
                 run_dirs.unit_ended(unit.id.as_str());
-                // Its runner may have been killed, or the payload have come back with a crash.
+                // The payload is still there if the runner was killed, or if a power loss has brought it back.
                 unit.dir.remove_payload();
             };
             self.units.store().blocking(clear).await;
@@ -47,7 +47,7 @@ impl Local {
                 return true;
             }
             Remains::Status(status) => {
-                // A plugin writes what it knows.
+                // A plugin writes the status itself, but does not know this field.
                 let verify_signature = writer.status().verify_signature;
                 let status = Status { verify_signature, ..status };
                 let _ = writer.put(status, Durability::Durable).await;
@@ -58,11 +58,11 @@ impl Local {
         let mut status = writer.status().as_ref().clone();
         let event = match status.life.state {
             State::Pending if !had_runner && !self.claim(entry).await => return false,
-            State::Pending if !had_runner && cancelled => Event::CancelledEarly,
-            State::Pending if !had_runner => Event::Restarted,
+            State::Pending if !had_runner && cancelled => UnitEvent::CancelledEarly,
+            State::Pending if !had_runner => UnitEvent::Restarted,
             State::Pending | State::Running | State::Succeeded | State::Failed | State::Canceled => {
                 let Killed { count, left } = killed;
-                Event::RunnerVanished { cancelled, killed: count, left, stdout_size }
+                UnitEvent::RunnerVanished { cancelled, killed: count, left, stdout_size }
             }
         };
         if !status.life.apply(&event) {
@@ -75,16 +75,16 @@ impl Local {
         true
     }
 
-    /// Takes a unit that has not started for this daemon: the spawner of an earlier one may still have a request for it,
-    /// and its runner asks for the unit first. Says no if one has it.
+    /// Claims a unit that has not started, so that no runner can: the spawner of an earlier daemon may still be about
+    /// to start one, which would claim the unit first of all. Returns false if a runner has the unit.
     async fn claim(&self, entry: &Entry) -> bool {
         let dir = entry.dir.clone();
-        // A claim that a power loss has damaged keeps runners off, too.
+        // A claim that a power loss has damaged keeps runners away too.
         let claim = move || Ok(Identity::own()?.claim(&dir)? || Identity::load(&dir)?.is_none());
         let claimed: io::Result<bool> = self.units.store().blocking(claim).await;
         claimed.unwrap_or_else(|error| {
-            // A runner could not do so either.
-            tracing::warn!(unit = %entry.id, %error, "cannot claim a unit that is to end");
+            // If this fails, a runner could not claim the unit either.
+            tracing::warn!(unit = %entry.id, %error, "cannot claim a unit in order to end it");
             true
         })
     }
@@ -98,23 +98,23 @@ impl Local {
                 Ok(found) => return found,
                 Err(error) => {
                     tracing::warn!(unit = %entry.id, %error, "cannot tell how the unit ended, looking again");
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(STATUS_EVERY).await;
                 }
             }
         }
     }
 }
 
-/// What a runner that is gone left.
+/// What is left of a unit whose runner is gone.
 enum Remains {
     ExitRecord(Status),
-    /// A final status: no daemon was there to take an exit record.
+    /// A final status, which the runner wrote itself because no daemon was there to take an exit record.
     Status(Status),
-    /// Neither.
+    /// No final status.
     None(Found),
 }
 
-/// What can be found out about an end without either.
+/// What can be found out about the end of a unit without a final status.
 struct Found {
     cancelled: bool,
     killed: Killed,
@@ -122,10 +122,10 @@ struct Found {
 }
 
 impl Remains {
-    /// Finds out. Without either, the unit's processes are ended. Blocks.
+    /// Finds what is left. If there is no final status, ends the unit's processes. Blocks.
     ///
     /// # Errors
-    /// When that cannot be known for now.
+    /// If that cannot be found out for now.
     fn find(dir: &UnitDir, runner: Option<&Identity>, limits: Option<&Limits>) -> io::Result<Self> {
         if let Some(end) = exit_record_of(dir, runner)? {
             return Ok(Self::ExitRecord(end));
@@ -144,7 +144,8 @@ impl Remains {
     }
 }
 
-/// The exit record of a runner. A power loss may have left it, and not the output that it counts.
+/// The exit record of a runner. Ignored if it is from before a reboot and counts more output than is there, because a
+/// power loss may have taken the output.
 fn exit_record_of(dir: &UnitDir, runner: Option<&Identity>) -> io::Result<Option<Status>> {
     let is_of_this_boot = runner.map(Identity::is_of_this_boot).transpose()? == Some(true);
     Ok(dir.exit_record()?.filter(|left| is_of_this_boot || left.life.stdout_size <= dir.stdout_size()))

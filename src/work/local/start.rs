@@ -1,5 +1,5 @@
-//! Starting units through the spawner, noticing their end, cancelling them, and resuming them after a restart. While a
-//! runner lives the unit's files are its own; the daemon only watches it.
+//! Starts units through the spawner, notices their end, cancels them, and resumes them after a restart. While a runner
+//! lives, only the runner writes the unit's status; the daemon watches it.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,19 +15,19 @@ use super::Local;
 use crate::os::readiness;
 use crate::work::cgroup::Cgroups;
 use crate::work::runner::identity::Identity;
-use crate::work::runner::{Job, Started};
+use crate::work::runner::{RunnerJob, Started};
 use crate::work::status::{Extra, Status};
 use crate::work::store::Durability;
-use crate::work::unit::{Event, RUNNING, State};
-use crate::work::units::{Entry, Writer};
+use crate::work::unit::{RUNNING, State, UnitEvent};
+use crate::work::units::{Entry, UnitWriter};
 use crate::work::{CommandType, RUNNER, Reach, Submitter, WorkError};
 
-/// What a runner gets on top of the grace for harder signals and its last status.
+/// The time beyond the grace that a runner gets for the signals after SIGINT, and for its last status.
 const RUNNER_MARGIN: Duration = Duration::from_secs(8);
-/// What is left after a runner was killed, for ending its processes from here.
+/// The time after a runner was killed for ending its processes from here.
 const LAST_MARGIN: Duration = Duration::from_secs(7);
-/// Between looks at a runner for which there is no descriptor left.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between checks of a runner for which no descriptor is left.
+const RUNNER_EVERY: Duration = Duration::from_secs(1);
 
 impl Local {
     /// Starts a unit whose payload is complete, or puts it into the queue.
@@ -38,21 +38,22 @@ impl Local {
             return Err(WorkError::EndedEarly(entry.id.to_string()));
         }
         let slots = self.slots(&status.work_type);
-        // In the queue it may get a slot at any moment after this one, and waits for the write lock.
+        // Once queued, the unit may get a slot at any moment. Its start then waits for the write lock, which is held
+        // here.
         if !self.queues.enter(&status.work_type, slots, entry) {
             if let Err(error) = self.units.store().mark_queued(&entry.dir).await {
-                writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
+                writer.apply(UnitEvent::StartFailed(error.to_string()), Durability::Durable).await;
                 return Err(error);
             }
-            writer.apply(Event::PayloadComplete, Durability::Volatile).await;
-            writer.apply(Event::Queued(slots), Durability::Durable).await;
+            writer.apply(UnitEvent::PayloadComplete, Durability::Volatile).await;
+            writer.apply(UnitEvent::Queued(slots), Durability::Durable).await;
             return Ok(());
         }
         let dir = entry.dir.clone();
         if self.units.store().blocking(move || dir.is_marked_queued()).await
             && let Err(error) = self.units.store().mark_slot(&entry.dir).await
         {
-            writer.apply(Event::StartFailed(error.to_string()), Durability::Durable).await;
+            writer.apply(UnitEvent::StartFailed(error.to_string()), Durability::Durable).await;
             drop(writer);
             self.free_slot(entry);
             return Err(error);
@@ -69,14 +70,15 @@ impl Local {
         self.types.load().get(work_type).and_then(|kind| kind.limits.max_units).unwrap_or(u32::MAX)
     }
 
-    /// A unit does not run, or no longer: starts those that get its slot.
+    /// Gives up the slot of a unit that does not run, or no longer, and starts the units that get a slot by that.
     fn free_slot(self: &Arc<Self>, entry: &Arc<Entry>) {
         let status = entry.status();
         let slots = self.slots(&status.work_type);
         self.start_these(self.queues.leave(&status.work_type, slots, entry));
     }
 
-    /// The work types have changed: starts units that get a slot by it, and ends those that can never start.
+    /// After a change of the work types: starts the units that get a slot by that. Those whose type is gone fail when
+    /// they start.
     pub(super) fn review_queues(self: &Arc<Self>) {
         self.start_these(self.queues.review(|work_type| self.slots(work_type)));
     }
@@ -88,7 +90,7 @@ impl Local {
         }
     }
 
-    /// Starts a unit from the queue; boxed, as a failed start gives its slot to the next.
+    /// Starts a unit from the queue. Boxed, because this is recursive: a failed start gives its slot to the next unit.
     pub(crate) fn start_queued(
         self: Arc<Self>,
         entry: Arc<Entry>,
@@ -96,32 +98,36 @@ impl Local {
         Box::pin(async move {
             match self.start(&entry).await {
                 Ok(()) => {}
-                // Cancelled while it waited.
+                // The unit was cancelled while it waited.
                 Err(WorkError::EndedEarly(_)) => self.free_slot(&entry),
-                Err(error) => tracing::warn!(unit = %entry.id, %error, "a queued unit does not start"),
+                Err(error) => tracing::warn!(unit = %entry.id, %error, "cannot start a queued unit"),
             }
         })
     }
 
-    async fn start_with(self: &Arc<Self>, entry: &Arc<Entry>, mut writer: Writer) -> Result<(), WorkError> {
+    async fn start_with(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        mut writer: UnitWriter,
+    ) -> Result<(), WorkError> {
         let status = writer.status();
         let known = self.known(&status.work_type);
         let kind = match known.or_else(|error| self.runner_for(entry, &status).ok_or(error)) {
             Ok(kind) => kind,
-            // It was there when the unit was submitted.
+            // The type was configured when the unit was submitted.
             Err(error) => {
-                let cause = format!("{error}: it is no more in this node's configuration");
+                let cause = format!("{error}: it is no longer in this node's configuration");
                 fail_start(&mut writer, cause).await;
                 return Err(error);
             }
         };
-        writer.apply(Event::PayloadComplete, Durability::Volatile).await;
+        writer.apply(UnitEvent::PayloadComplete, Durability::Volatile).await;
         entry.forget_unsaved();
         let job = self.job(entry, &kind, &status);
         match self.spawner.spawn(job).await {
             Started::Running(pid) => {
                 let mut status = status.as_ref().clone();
-                status.life.apply(&Event::Started(pid));
+                status.life.apply(&UnitEvent::Started(pid));
                 let runner = self.runner_of(entry).await;
                 if let (Extra::Command(extra), Some(runner)) = (&mut status.extra, &runner) {
                     extra.pid = runner.pid;
@@ -143,17 +149,17 @@ impl Local {
         }
     }
 
-    /// The controller's own runner, for the child of a job whose work type is configured no more: before there was such a
-    /// runner, children on this node had one.
+    /// The controller's own runner, for the child of a job whose work type is no longer configured: earlier releases,
+    /// which had no such runner, ran children on this node with a configured type.
     fn runner_for(&self, entry: &Entry, status: &Status) -> Option<CommandType> {
         let is_child = self.is_child.is_some_and(|is_child| is_child(&entry.id));
         let is_own = is_child && status.submitter == Some(Submitter::Operator);
         self.types.load().get(RUNNER).filter(|_| is_own).cloned()
     }
 
-    fn job(&self, entry: &Entry, kind: &CommandType, status: &Status) -> Job {
+    fn job(&self, entry: &Entry, kind: &CommandType, status: &Status) -> RunnerJob {
         let params = if let Extra::Command(extra) = &status.extra { extra.params.as_str() } else { "" };
-        Job {
+        RunnerJob {
             dir: entry.dir.path().to_owned(),
             command: kind.command.clone(),
             plugin: kind.plugin.clone(),
@@ -165,7 +171,7 @@ impl Local {
         }
     }
 
-    /// The control group for a unit, if its type has limits that need one and this system has groups.
+    /// The control group for a unit, if its type has limits that need a group and this system has groups.
     fn cgroup_for(&self, entry: &Entry, kind: &CommandType) -> Option<PathBuf> {
         let limits = kind.limits.of_group();
         if limits.is_empty() {
@@ -199,7 +205,8 @@ impl Local {
             .unwrap_or(self.cancel_grace)
     }
 
-    /// Resumes a unit that an earlier daemon left unfinished.
+    /// Resumes a unit that an earlier daemon left unfinished: watches its runner, or settles its end if the runner is
+    /// gone.
     pub(crate) async fn resume(self: &Arc<Self>, entry: &Arc<Entry>) {
         let status = entry.status();
         if !self.has_type(&status.work_type) && !matches!(status.extra, Extra::Command(_)) {
@@ -216,7 +223,7 @@ impl Local {
         };
         self.queues.occupy(&entry.status().work_type, entry);
         if entry.status().life.state == State::Pending {
-            entry.writer(self.units.store()).await.apply(Event::Claimed, Durability::Volatile).await;
+            entry.writer(self.units.store()).await.apply(UnitEvent::Claimed, Durability::Volatile).await;
         }
         if entry.status().life.detail == RUNNING {
             tokio::spawn(self.clone().learn_more(entry.clone()));
@@ -224,7 +231,7 @@ impl Local {
         tokio::spawn(self.clone().supervise(entry.clone(), runner));
     }
 
-    /// Shows what a runner writes about its command once that has run for a moment.
+    /// Shows the first status that the runner writes about its command.
     async fn learn_more(self: Arc<Self>, entry: Arc<Entry>) {
         let mut changes = self.watcher.subscribe(&entry.dir.path()).await;
         loop {
@@ -247,7 +254,7 @@ impl Local {
         }
     }
 
-    /// Waits for the runner's end and shows what it left.
+    /// Waits for the runner to end, and shows how the unit ended.
     async fn supervise(self: Arc<Self>, entry: Arc<Entry>, runner: Option<Identity>) {
         if let Some(runner) = &runner {
             self.wait_for_end(runner).await;
@@ -258,7 +265,7 @@ impl Local {
 
     /// Returns when the process is gone.
     async fn wait_for_end(&self, runner: &Identity) {
-        // Some descriptors are for those who ask about units, however many run.
+        // Only a part of all descriptors is used for this, so that some are left for requests, however many units run.
         let slot = self.pidfds.try_acquire().map_err(io::Error::other);
         let descriptor = match slot.and_then(|slot| Ok((slot, runner.open()?))) {
             Ok((_, None)) => return,
@@ -272,29 +279,29 @@ impl Local {
             Err(error) => {
                 static WARNED: std::sync::Once = std::sync::Once::new();
                 WARNED.call_once(|| {
-                    tracing::warn!(%error, "no descriptor to wait for the end of a unit with, looking every {LOOK:?} \
-                        instead; let the node have more open files");
+                    tracing::warn!(%error, "no file descriptor is left to wait for a unit's end, looking every \
+                                            {RUNNER_EVERY:?} instead; raise the node's limit of open files");
                 });
                 while runner.is_alive() {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(RUNNER_EVERY).await;
                 }
             }
         }
     }
 
-    /// Ends a unit's processes; returns when the unit is final.
+    /// Cancels a unit: ends its processes, and returns when its state is final.
     ///
     /// # Errors
     /// Processes that do not end.
     pub(crate) async fn cancel(&self, entry: &Arc<Entry>) -> Result<(), WorkError> {
         let deadline = Instant::now() + self.grace_of(&entry.status().work_type) + RUNNER_MARGIN;
         let marked = {
-            // With the write lock no start is under way, and no removal of the directory.
+            // While this holds the write lock, the unit is neither being started nor removed.
             let lock = tokio::time::timeout_at(deadline, entry.writer(self.units.store())).await;
             let mut writer = lock.map_err(|_| WorkError::StillRunning(entry.id.to_string()))?;
             match writer.status().life.state {
                 State::Pending => {
-                    writer.apply(Event::CancelledEarly, Durability::Durable).await;
+                    writer.apply(UnitEvent::CancelledEarly, Durability::Durable).await;
                     self.queues.forget(&writer.status().work_type, entry);
                     return Ok(());
                 }
@@ -308,7 +315,7 @@ impl Local {
         marked
     }
 
-    /// Ends a unit's processes for a reason of this node's own, with which the unit fails.
+    /// Ends a unit's processes for a reason of this node's own. The unit fails, and its Detail gives the reason.
     ///
     /// # Errors
     /// Processes that do not end.
@@ -322,17 +329,18 @@ impl Local {
         let noted = self.units.store().blocking(move || dir.note_stopped(&why)).await;
         drop(writer);
         if let Err(error) = noted {
-            tracing::warn!(unit = %entry.id, %error, "the Detail of a unit that is stopped will not say why");
+            tracing::warn!(unit = %entry.id, %error, "cannot note why a unit is stopped, its Detail will not say it");
         }
         self.end_running(entry, deadline).await
     }
 
-    /// Ends a unit's processes, politely until the deadline; returns when the unit is final.
+    /// Asks the runner to end a unit's processes, and kills the runner at the deadline. Returns when the unit's state
+    /// is final.
     async fn end_running(&self, entry: &Arc<Entry>, deadline: Instant) -> Result<(), WorkError> {
         let ends = async {
             let runner = self.signal_runner(entry, Signal::INT).await;
             if !runner.as_ref().is_some_and(Identity::is_alive) {
-                // No other task may be waiting for its end.
+                // Perhaps no other task waits for the runner's end.
                 self.reconcile(entry, runner).await;
             }
             entry.finished().await;
@@ -340,7 +348,7 @@ impl Local {
         if tokio::time::timeout_at(deadline, ends).await.is_ok() {
             return Ok(());
         }
-        tracing::warn!(unit = %entry.id, "the runner does not end its command, killing it");
+        tracing::warn!(unit = %entry.id, "the runner has not ended its command, killing it");
         let ends = async {
             self.signal_runner(entry, Signal::KILL).await;
             entry.finished().await;
@@ -350,7 +358,8 @@ impl Local {
             .map_err(|_| WorkError::StillRunning(entry.id.to_string()))
     }
 
-    /// Sends a signal to the runner, if there is or was one, and gives it. Tries until the system lets it.
+    /// Sends a signal to the unit's runner, if it has or had one, and returns the runner. Retries until the system
+    /// allows it.
     async fn signal_runner(&self, entry: &Arc<Entry>, signal: Signal) -> Option<Identity> {
         loop {
             let runner = self.runner_of(entry).await;
@@ -358,12 +367,12 @@ impl Local {
                 Ok(()) => return runner,
                 Err(error) => tracing::warn!(unit = %entry.id, %error, "cannot signal the unit's runner"),
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(RUNNER_EVERY).await;
         }
     }
 
-    /// The runner that has or had a unit, if one did. Tries until that is known: a healthy unit must not be ended for lack
-    /// of descriptors.
+    /// The runner that has or had the unit, if any. Retries until that is known, because a healthy unit must not be
+    /// ended for lack of descriptors.
     async fn runner_of(&self, entry: &Arc<Entry>) -> Option<Identity> {
         loop {
             let unit = entry.clone();
@@ -373,7 +382,7 @@ impl Local {
                     tracing::warn!(unit = %entry.id, %error, "cannot tell who runs the unit, looking again")
                 }
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(RUNNER_EVERY).await;
         }
     }
 }
@@ -390,10 +399,10 @@ fn find_runner(entry: &Entry) -> io::Result<Option<Identity>> {
     Ok(None)
 }
 
-/// Ends a unit whose command does not start.
-async fn fail_start(writer: &mut Writer, cause: String) {
+/// Fails a unit whose command could not be started.
+async fn fail_start(writer: &mut UnitWriter, cause: String) {
     let mut failed = writer.status().as_ref().clone();
     failed.extra = Extra::None;
-    failed.life.apply(&Event::StartFailed(cause));
+    failed.life.apply(&UnitEvent::StartFailed(cause));
     let _ = writer.put(failed, Durability::Durable).await;
 }

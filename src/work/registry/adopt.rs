@@ -1,5 +1,5 @@
-//! Taking over a unit that another node submitted to a third one: it gets a `remote` unit here, under its own ID, which
-//! follows it from its first byte on. The node that runs it is not asked first, and need not be there.
+//! Takes over a unit that another node submitted to a third node: makes a `remote` unit here, under the same ID, which
+//! follows the original from its first byte on. The node that runs it is not asked first, and may be unreachable.
 
 use tokio::time::Instant;
 
@@ -15,10 +15,10 @@ use crate::work::{Caller, Submitter, WorkError};
 const ADOPTING: &str = "Adopting Remote Work";
 
 impl Registry {
-    /// Takes a unit over. Once this returns, it survives a crash.
+    /// Takes over a unit. Once this returns, the `remote` unit survives a crash.
     ///
     /// # Errors
-    /// Whatever speaks against it here; nothing is left behind then.
+    /// The request is refused here, or a file operation failed. Then nothing is left behind.
     pub async fn adopt(&self, request: AdoptRequest, caller: Caller) -> Result<UnitId, WorkError> {
         let about = Subject { verb: Verb::Adopt, unit: Some(&request.unit), ..Subject::default() };
         self.check_signature(REMOTE, request.sign_work, &caller, &about)?;
@@ -39,10 +39,10 @@ impl Registry {
         Ok(id)
     }
 
-    /// The first status of a unit that is taken over; `origin` has what is known of its submission.
+    /// The first status of a unit that is taken over. `origin` has what is known of its submission.
     ///
     /// # Errors
-    /// What speaks against it here.
+    /// The request is refused here.
     pub(super) fn adopted_status(
         &self,
         request: AdoptRequest,

@@ -1,5 +1,5 @@
-//! Which unit a submission gets: a new one, under an ID that is made or was chosen, or the one that it repeats. Owns what
-//! counts as a repetition. It refuses to know payloads, and what the unit will do.
+//! Which unit a submission gets: a new one, under a generated or chosen ID, or the unit that it repeats. Owns what
+//! counts as a repetition. Knows neither payloads nor what the unit will do.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -9,17 +9,18 @@ use tokio::time::Instant;
 use super::{Outcome, Registry};
 use crate::rpc::OutputBound;
 use crate::rpc::request::SubmitRequest;
-use crate::work::asked::Asked;
+use crate::work::asked::AskedHash;
 use crate::work::jobs::JobExtra;
 use crate::work::status::Status;
 use crate::work::store::Durability;
-use crate::work::unit::{Event, UnitId};
+use crate::work::unit::{UnitEvent, UnitId};
 use crate::work::units::{CreateError, Entry, Leftovers};
 use crate::work::{Submitter, WorkError};
 
 impl Registry {
-    /// The unit of a submission, and whether that had its payload before. One that is answered with its payload is not
-    /// durable yet, and comes with the file that makes it so.
+    /// Returns the unit of a submission, and whether the unit has its payload already. If the request is `at_once`, a
+    /// new unit is not durable yet, and comes with its status file for
+    /// [`UnitDir::finish`](crate::work::store::UnitDir::finish).
     pub(super) async fn unit_for(
         self,
         request: SubmitRequest,
@@ -31,13 +32,13 @@ impl Registry {
     ) -> Result<(Arc<Entry>, bool, Option<File>), WorkError> {
         let here = self.is_here(&request);
         let durability = if request.at_once { Durability::Deferred } else { Durability::Durable };
-        let asked = Asked::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
+        let asked = AskedHash::of(if here { "" } else { &request.node }, &request.work_type, &request.params);
         let _lock = match &chosen {
             Some(id) => Some(self.units.lock_id(id).await),
             None => None,
         };
         if let Some(id) = &chosen {
-            // One look: a unit that goes away meanwhile was there, and is not made again.
+            // The unit is looked up only once: if it goes away meanwhile, it is not made again.
             match self.units.get(id)? {
                 None => {
                     self.units.check_disclaimed(id, submitter)?;
@@ -52,7 +53,7 @@ impl Registry {
                 }
             }
         }
-        // What the controller itself starts has waited for room.
+        // The controller's own units (those with `max_stdout`) have waited for free space already.
         if max_stdout.is_none() {
             self.reserve.check().await?;
         }
@@ -65,18 +66,18 @@ impl Registry {
             },
         };
         (status.submitter, status.asked, status.max_stdout) = (Some(submitter), Some(asked), max_stdout);
-        status.life.apply(&Event::PayloadAwaited);
+        status.life.apply(&UnitEvent::PayloadAwaited);
         let (entry, made) = self.create_as(chosen, status, received, durability).await?;
         Ok((entry, false, made))
     }
 
-    /// The unit that a submission repeats, if its payload is there. One without is deleted to be made again; a unit that
-    /// is another one's keeps its ID.
+    /// The unit that a submission repeats, if it has its payload. A repeated unit without payload is deleted, so that
+    /// it can be made again. If the submission is no repetition, the ID is in use, which is an error.
     async fn earlier(
         &self,
         entry: Arc<Entry>,
         submitter: Submitter,
-        asked: Asked,
+        asked: AskedHash,
     ) -> Result<Option<Arc<Entry>>, WorkError> {
         let status = entry.status();
         let is_repeated = match submitter {
@@ -84,29 +85,29 @@ impl Registry {
                 status.asked == Some(asked)
                     && status.submitter.is_some_and(|who| who.is_same_caller(submitter))
             }
-            // Clients do not repeat a submission, they make a mistake.
+            // Only nodes repeat submissions. A client that chooses the same ID again makes a mistake.
             Submitter::Operator | Submitter::Stranger => false,
         };
         if !is_repeated {
             return Err(WorkError::InUse(entry.id.to_string()));
         }
-        // With the write lock no start is under way.
+        // While this holds the write lock, the unit is not being started.
         let mut writer = entry.writer(self.units.store()).await;
         if !writer.status().life.lacks_payload() {
             drop(writer);
             return Ok(Some(entry));
         }
         entry.note_repeated();
-        writer.apply(Event::PayloadCut("it was submitted again".into()), Durability::Volatile).await;
+        writer.apply(UnitEvent::PayloadCut("it was submitted again".into()), Durability::Volatile).await;
         drop(writer);
-        // What of it is on its node goes first.
+        // What is on the unit's other node is deleted first.
         match self.executor.release(entry.clone(), false, Leftovers::Stay).await? {
             Outcome::Done => Ok(None),
             Outcome::Pending => Err(WorkError::SubmittedAgain(entry.id.to_string())),
         }
     }
 
-    /// Makes a unit, which was asked for at that time, durably, under an ID that was chosen for it or a new one.
+    /// Durably makes a unit, under the chosen ID or a new one. `received` is when the request came.
     pub(super) async fn create(
         &self,
         chosen: Option<UnitId>,

@@ -7,17 +7,18 @@ use super::{Registry, detached};
 use crate::rpc::OutputBound;
 use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::wire::NodeId;
-use crate::work::remote::{Attempt, AttemptOutput, AttemptPayload, FarUnit};
+use crate::work::remote::FarOutput;
 use crate::work::status::RemoteExtra;
 use crate::work::unit::UnitId;
-use crate::work::{Caller, Rights, Submitter, WorkError};
+use crate::work::units::FarAttempt;
+use crate::work::{AttemptPayload, Caller, FarUnit, Rights, Submitter, WorkError};
 
 impl Registry {
-    /// Has another node start an attempt, and waits a little for its answer. `far` is what it may have there from an earlier
-    /// process.
+    /// Lets another node start an attempt, and waits a little for its answer. `far` is the unit that the node may have
+    /// of it from an earlier process.
     ///
     /// # Errors
-    /// What speaks against it here; nothing is sent then. A node's refusal is the end of the attempt.
+    /// This node refuses, and sends nothing. If the other node refuses, the attempt ends instead.
     pub async fn begin_attempt(
         &self,
         request: SubmitRequest,
@@ -32,7 +33,7 @@ impl Registry {
             remote.remote_unit_id = far.id.as_str().into();
         }
         (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
-        let attempt = Attempt::new(Some(payload), far, self.executor.jobs.clone());
+        let attempt = FarAttempt::new(Some(payload), far, self.executor.jobs.id_keeper());
         let Some(entry) = self.units.add_attempt(id.clone(), status, attempt) else {
             return Err(WorkError::InUse(id.to_string()));
         };
@@ -42,10 +43,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Follows an attempt that its node may have, as `far` if not under its own ID.
+    /// Follows an attempt that its node may have, under the ID in `far` if not under its own.
     ///
     /// # Errors
-    /// What speaks against it here.
+    /// This node refuses.
     pub async fn adopt_attempt(
         &self,
         request: AdoptRequest,
@@ -63,14 +64,15 @@ impl Registry {
         };
         let mut status = self.adopted_status(request, origin)?;
         (status.submitter, status.max_stdout) = (Some(Submitter::Operator), Some(Box::new(max_stdout)));
-        let attempt = Attempt::new(None, far, self.executor.jobs.clone());
+        let attempt = FarAttempt::new(None, far, self.executor.jobs.id_keeper());
         if let Some(entry) = self.units.add_attempt(id, status, attempt) {
             self.executor.remotes.resume(&entry).await;
         }
         Ok(())
     }
 
-    /// What the operator is told who asks for a unit that is none here: an attempt is its job's.
+    /// The error for a caller who asks for a unit that is not here. If it is an attempt, an operator is told of its
+    /// job.
     pub(super) fn explained(&self, id: &str, caller: &Caller, error: WorkError) -> WorkError {
         let attempt =
             self.units.child(id).ok().filter(|entry| entry.attempt().is_some() && caller.may(Rights::Admin));
@@ -89,7 +91,7 @@ impl Registry {
 
     /// The output of an attempt from a byte on; `None` if there is no such attempt. A former reader gets nothing
     /// before the end, and then the rest.
-    pub fn read_attempt(&self, unit: &str, from: u64) -> Option<AttemptOutput> {
+    pub fn read_attempt(&self, unit: &str, from: u64) -> Option<FarOutput> {
         self.executor.remotes.read_attempt(&self.units.child(unit).ok()?, from)
     }
 }

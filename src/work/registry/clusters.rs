@@ -1,5 +1,5 @@
-//! What the controller needs of a cluster beside the pods of its units: secrets, and the pod of a unit that another node
-//! submitted.
+//! What the controller needs of a cluster besides the pods of its units: secrets, and finding the pod that another node
+//! made for a unit.
 
 use serde_json::Value;
 
@@ -8,15 +8,12 @@ use crate::pods::place::{ClusterError, PodPlace};
 use crate::work::WorkError;
 
 impl Registry {
-    /// Whether a unit of that work type with these parameters would be accepted as a pod. Asks no cluster.
-    ///
-    /// # Errors
-    /// Those of [`Registry::submit`].
+    /// Checks whether a unit with this work type and these parameters would be accepted as a pod. Asks no cluster.
     pub async fn check_pods(&self, place: &PodPlace) -> Result<(), WorkError> {
         self.executor.pods.check(place).await
     }
 
-    /// Has a secret be where pods go, with this content.
+    /// Writes a secret where the pods are made, with this content.
     ///
     /// # Errors
     /// [`ClusterError`] in the API server's words.
@@ -24,7 +21,7 @@ impl Registry {
         self.executor.pods.write_secret(place, secret).await
     }
 
-    /// Deletes a secret where pods go, if it is there.
+    /// Deletes a secret where the pods are made, if it exists.
     ///
     /// # Errors
     /// [`ClusterError`] in the API server's words.
@@ -32,7 +29,7 @@ impl Registry {
         self.executor.pods.delete_secret(place, name).await
     }
 
-    /// The name and namespace of the pod that any node made for a unit.
+    /// The name and namespace of a unit's pod, whichever node made it.
     ///
     /// # Errors
     /// [`ClusterError`] in the API server's words.

@@ -1,5 +1,5 @@
-//! The promise not to run a unit, for who would otherwise not know whether it may run the work elsewhere: a status says only
-//! what is here now. Owns who may have the promise, and of which IDs; `units` keeps it.
+//! The promise not to run a unit. A node asks for it before it runs the work elsewhere, because a status says only what
+//! is here now, not what may still arrive. Owns who may have the promise, and for which IDs; `units` keeps it.
 
 use super::{Registry, detached};
 use crate::work::signing::{Subject, Verb};
@@ -7,11 +7,12 @@ use crate::work::unit::UnitId;
 use crate::work::{Caller, RUNNER, SYNC, Submitter, UnitReport, WorkError};
 
 impl Registry {
-    /// Promises, durably, that no unit of that ID runs here within 48 hours, or an hour for a caller without a
-    /// certificate. If it is here nothing is promised, and its report is returned.
+    /// Promises, durably, that no unit with this ID runs here within the next 48 hours (one hour for a caller without a
+    /// certificate). If the unit is here, promises nothing and returns its report.
     ///
     /// # Errors
-    /// It is no ID of a job's child, the caller may not submit units of that type, or there is no promise.
+    /// The ID is not that of a job's child, the caller may not submit units of that type, or the promise cannot be
+    /// given.
     pub async fn disclaim(
         &self,
         unit: &str,
@@ -22,7 +23,8 @@ impl Registry {
         if !id.is_child() {
             return Err(WorkError::NotDisclaimable(id.to_string()));
         }
-        // What a controller runs on its own node no client may submit, and another control node may have to ask about.
+        // Types of the controller's own are not checked, because no client may submit them, but another control node
+        // may have to ask about their units.
         if ![RUNNER, SYNC].contains(&work_type) {
             self.executor.local.admit(work_type, caller)?;
         }
@@ -43,17 +45,17 @@ impl Registry {
         self.status(unit).await.map(Some)
     }
 
-    /// The same for this node's controller, about a unit that another control node may yet send here. Returns false if the
-    /// unit is here.
+    /// As [`Self::disclaim`], but for this node's controller, about a unit that another control node may yet send here.
+    /// Returns false if the unit is here.
     ///
     /// # Errors
-    /// There is no promise.
+    /// The promise cannot be given.
     pub async fn disclaim_child(&self, unit: &str) -> Result<bool, WorkError> {
         detached(self.clone().promise(UnitId::chosen(unit)?, Submitter::Operator)).await
     }
 
     async fn promise(self, id: UnitId, to: Submitter) -> Result<bool, WorkError> {
-        // No submission of it is half way.
+        // While this holds the lock, no submission of the unit is half done.
         let _lock = self.units.lock_id(&id).await;
         if self.units.get(&id)?.is_some() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Tokens for asking another node what is wrong with it. What that is, is not known here.
+//! Tokens for asking another node what is wrong with it. Knows nothing of the answer.
 
 use super::Registry;
 use crate::wire::NodeId;
@@ -10,7 +10,7 @@ fn subject() -> Subject<'static> {
 }
 
 impl Registry {
-    /// A token with which a node says what is wrong with it.
+    /// A token for asking `node` what is wrong with it.
     ///
     /// # Errors
     /// There is no key in `work-signing`.
@@ -21,7 +21,7 @@ impl Registry {
     /// Checks such a token, and uses it up.
     ///
     /// # Errors
-    /// It is not good for this, or there is no key in `work-verification`.
+    /// The token is not accepted, or there is no key in `work-verification`.
     pub fn verify_doctor(&self, token: &str) -> Result<(), SignatureError> {
         let verifier = self.verifier.load_full().ok_or(SignatureError::NoKey)?;
         verifier.verify_bound(token, &subject())

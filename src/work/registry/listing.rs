@@ -1,6 +1,6 @@
-//! A list of units as one line of JSON, made piece by piece: of ten thousand units neither all reports nor the whole
-//! text are ever in memory, and who asked can begin to read at once. Owns which units are in it, and the shape around
-//! the reports; what is in one is `status`' business.
+//! A list of units as one line of JSON, made piece by piece: even for ten thousand units, neither all reports nor the
+//! whole text are ever in memory, and the client can begin to read at once. Owns which units are listed, and the JSON
+//! around the reports. `status` owns what is in a report.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::work::status::Status;
 use crate::work::units::Entry;
 use crate::work::{Caller, Origin};
 
-/// Bytes in a piece, about.
+/// The approximate bytes in a piece.
 const PIECE: usize = 64 * 1024;
 
 /// A list that is being sent.
@@ -26,10 +26,10 @@ impl Listing {
         Self { registry, entries: entries.into_iter(), begun: false, ended: false }
     }
 
-    /// The next piece; after the last one, which ends the line, there is none.
+    /// The next piece; `None` after the last piece, which ends the line.
     ///
     /// # Errors
-    /// None that is known: reports are made of texts, numbers and JSON.
+    /// None is known, because reports consist of texts, numbers and JSON.
     pub fn piece(&mut self) -> Result<Option<String>, serde_json::Error> {
         if self.ended {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Listing {
     }
 }
 
-/// Whether a list for a caller has a unit, if the caller may look at it.
+/// Whether a list for this caller includes a unit, provided that the caller may look at it.
 pub(super) fn is_listed(status: &Status, caller: &Caller) -> bool {
     match caller.origin {
         Origin::Unix | Origin::Tcp => true,

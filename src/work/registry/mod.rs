@@ -1,5 +1,5 @@
-//! What clients may do with the units of this node: submit, adopt, list, follow, cancel and release them; `rights` says who may.
-//! It leaves the rest to those whose duty it is: `units` has the units, `executor` what runs them.
+//! What clients may do with the units of this node: submit, adopt, list, follow, cancel and release them; `rights` says
+//! who may. It leaves the rest to others: `units` has the units, and `executor` runs them.
 
 mod adopt;
 mod allocate;
@@ -7,6 +7,7 @@ mod attempts;
 mod clusters;
 mod disclaim;
 mod doctor;
+mod figures;
 mod jobs;
 mod listing;
 mod reserve;
@@ -17,7 +18,7 @@ mod submit;
 
 pub use self::jobs::{ChildStatus, ChildUnit, ChildWatch};
 pub use self::listing::Listing;
-pub use self::submit::Submission;
+pub use self::submit::UnitSubmission;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,12 +38,11 @@ use super::remote::{Gate, Remotes};
 use super::results::ResultStream;
 use super::signing::{Signer, Verb, Verifier};
 use super::status::{REMOTE, Status, UnitKind};
-use super::store::Store;
+use super::store::{OutputFile, UnitStore};
 use super::unit::{State, UnitId};
 use super::units::{CancelInProgress, Entry, Leftovers, Outcome, Quota, Units, detached};
 use super::{Caller, CommandType, Dialer, OpenError, WorkError};
 use crate::rpc::UnitReport;
-use crate::rpc::report::unit::UnitStep;
 use crate::wire::{NodeId, WorkCommand};
 
 /// How long the end of a daemon waits for its disk.
@@ -65,7 +65,7 @@ pub struct Options {
     pub signer: Option<Arc<Signer>>,
     /// Checks the signatures of requests from other nodes.
     pub verifier: Option<Arc<Verifier>>,
-    /// Settings for Kubernetes that count before those of the environment, by their names there.
+    /// Settings for Kubernetes by the names of the environment variables that they override.
     pub kubernetes: BTreeMap<&'static str, String>,
     /// Which units are children of jobs. Nothing is started, cancelled or released for them on other nodes before
     /// [`Registry::let_children_act`].
@@ -120,7 +120,7 @@ impl Registry {
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
         let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, .. } = options;
         let Options { signer, verifier, kubernetes, is_child, .. } = options;
-        let store = Store::open(&data_dir, &node_id)?;
+        let store = UnitStore::open(&data_dir, &node_id)?;
         let units = Arc::new(Units::open(store, node_id)?);
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace, is_child)?;
         let gate = Gate::new(is_child);
@@ -138,10 +138,10 @@ impl Registry {
         Ok(this)
     }
 
-    /// For a daemon's end, which a disk that hangs does not hold up.
+    /// Saves what has to outlive the daemon, at its end. A disk that hangs does not hold it up.
     pub async fn close(&self) {
         if !matches!(tokio::time::timeout(CLOSE_WITHIN, self.units.save()).await, Ok(Ok(()))) {
-            tracing::debug!("promises last longer than they need to: their file stays as it is");
+            tracing::debug!("cannot save the promises in time: they last longer than they need to");
         }
     }
 
@@ -152,7 +152,7 @@ impl Registry {
         commands
     }
 
-    /// Whether [`Self::set_work_types`] would take them.
+    /// Whether [`Self::set_work_types`] would accept these types.
     ///
     /// # Errors
     /// [`OpenError::DuplicateType`].
@@ -160,7 +160,7 @@ impl Registry {
         local::check_types(work_types)
     }
 
-    /// Replaces the work types. Units that run go on; new ones and those in the queue go by the new types.
+    /// Replaces the work types. Units that run go on; new units and those in the queue use the new types.
     ///
     /// # Errors
     /// [`OpenError::DuplicateType`]; the old types stay then.
@@ -173,7 +173,7 @@ impl Registry {
         self.executor.remotes.far().set_signer(signer);
     }
 
-    /// Whether there is a key that signs them.
+    /// Whether there is a key that signs requests to other nodes.
     pub fn signs(&self) -> bool {
         self.executor.remotes.far().signs()
     }
@@ -199,8 +199,8 @@ impl Registry {
         Ok(entries.into_iter().map(report).collect())
     }
 
-    /// Those that a caller may look at, or the one asked for, as one line of JSON, piece by piece. A node of the mesh gets
-    /// those that it submitted, unless it names one.
+    /// The units that a caller may look at, or the one asked for, as one line of JSON, piece by piece. A node of the
+    /// mesh gets the units that it submitted, unless it names one.
     ///
     /// # Errors
     /// Those of [`Self::check_look`], for the one asked for.
@@ -218,16 +218,6 @@ impl Registry {
         Ok(Listing::new(self.clone(), entries))
     }
 
-    /// The names of the types that are configured.
-    pub(super) fn type_names(&self) -> Vec<String> {
-        self.executor.local.type_names()
-    }
-
-    /// Requests to Kubernetes: verb, answer's code, number.
-    pub(super) fn kubernetes_calls(&self) -> Vec<(&'static str, String, u64)> {
-        self.executor.pods.calls()
-    }
-
     /// How many units there are.
     pub fn count(&self) -> usize {
         self.units.len()
@@ -239,14 +229,11 @@ impl Registry {
     /// [`WorkError::UnknownUnit`], [`WorkError::Released`].
     pub async fn status(&self, id: &str) -> Result<UnitReport, WorkError> {
         let entry = self.units.find(id)?;
-        if entry.status().life.state.is_final() {
-            entry.note_step(UnitStep::Told);
-        }
         Ok(self.status_of(&entry).await)
     }
 
-    /// Notes that a client cancels a unit: until a while after its answer went out, when what this returns is dropped,
-    /// results of the unit stay open.
+    /// Notes that a client cancels a unit, so that results of the unit stay open until a while after the answer. The
+    /// caller drops the returned value when the answer has gone out.
     pub fn begin_cancel(&self, id: &str) -> CancelInProgress {
         CancelInProgress::begin(self.units.find(id).ok())
     }
@@ -254,7 +241,7 @@ impl Registry {
     /// Ends a unit's processes, here or on its node. A finished unit stays as it is.
     ///
     /// # Errors
-    /// An unknown unit (not one that was released a moment ago), a caller who may not, processes that do not end.
+    /// The unit is unknown and was not released a moment ago, the caller may not do this, or processes do not end.
     pub async fn cancel(&self, id: &str, caller: &Caller) -> Result<Outcome, WorkError> {
         let entry = match self.units.find(id) {
             Err(WorkError::Released { .. }) => return Ok(Outcome::Done),
@@ -269,16 +256,13 @@ impl Registry {
     /// whatever happens.
     ///
     /// # Errors
-    /// An unknown unit (not one that was released a moment ago), a caller who may not, processes that do not end,
-    /// files that cannot be removed.
+    /// The unit is unknown and was not released a moment ago, the caller may not do this, processes do not end, or
+    /// files cannot be removed.
     pub async fn release(&self, id: &str, force: bool, caller: &Caller) -> Result<Outcome, WorkError> {
         self.release_with(id, force, Leftovers::Stay, caller).await
     }
 
-    /// The same, and says what becomes of what the unit has left running.
-    ///
-    /// # Errors
-    /// As [`Self::release`].
+    /// Like [`Self::release`]; `leftovers` says what happens to processes that the unit has left running.
     pub async fn release_with(
         &self,
         id: &str,
@@ -295,7 +279,8 @@ impl Registry {
             self.executor.jobs.check_child(&entry.id)?;
         }
         let mut outcome = self.executor.release(entry.clone(), force, leftovers).await?;
-        // Its node has submitted it again meanwhile: that one is meant too, and comes late if it is not here yet.
+        // The node has submitted the unit again meanwhile. That unit is to be released too; if it is not here yet, it
+        // is refused when it comes.
         while entry.is_repeated()
             && entry.is_gone()
             && let Ok(again) = self.units.find_to_release(id, caller.submitter()).await
@@ -309,20 +294,45 @@ impl Registry {
     /// A unit's output from byte `start` on, followed until the unit is final.
     ///
     /// # Errors
-    /// An unknown unit, a caller who may not.
+    /// The unit is unknown, or the caller may not read it.
     pub async fn results(&self, id: &str, start: u64, caller: &Caller) -> Result<ResultStream, WorkError> {
         let entry = self.units.find(id)?;
         self.check_caller(&entry, caller, Verb::Results)?;
+        Ok(self.stream(entry, OutputFile::Stdout, start).await)
+    }
+
+    /// As [`Self::results`], of what the unit's command writes to its stderr.
+    ///
+    /// # Errors
+    /// As there; the unit runs on another node, or its stderr is not kept apart.
+    pub async fn stderr(&self, id: &str, start: u64, caller: &Caller) -> Result<ResultStream, WorkError> {
+        let entry = self.units.find(id)?;
+        let status = self.check_caller(&entry, caller, Verb::Results)?;
+        if let Some(remote) = status.remote() {
+            let (unit, node) = (id.to_owned(), remote.remote_node.to_string());
+            return Err(WorkError::StderrElsewhere { unit, node });
+        }
+        let is_apart = entry.dir.file("stderr").is_file();
+        if !is_apart && status.life.state != State::Pending {
+            return Err(WorkError::NoStderr(id.to_owned()));
+        }
+        Ok(self.stream(entry, OutputFile::Stderr, start).await)
+    }
+
+    async fn stream(&self, entry: Arc<Entry>, what: OutputFile, start: u64) -> ResultStream {
         let changes = self.executor.local.watch(&entry.dir.path()).await;
-        Ok(ResultStream {
+        let status = entry.subscribe();
+        ResultStream {
+            what,
             store: self.units.store().clone(),
             position: start,
-            status: entry.subscribe(),
+            shortened: status.shortened(),
+            status,
             unit: entry,
             changes,
             file: None,
             last: Bytes::new(),
-        })
+        }
     }
 
     /// The unit of that ID.
@@ -339,25 +349,24 @@ impl Registry {
         self.report(entry, &entry.status())
     }
 
-    /// The unit as clients see it; what runs is as large as its file.
+    /// The unit as clients see it. While it runs, the length of its file is the size of its output.
     pub(super) fn report(&self, entry: &Entry, status: &Status) -> UnitReport {
-        let times = entry.step_times(self.units.node_id());
-        UnitReport { stdout_size: stdout_size(entry, status), times, ..status.report(self.knows(status)) }
+        UnitReport { stdout_size: stdout_size(entry, status), ..status.report(self.knows(status)) }
     }
 
-    /// The same for a unit that has ended, with less output than it counted.
+    /// The report of a unit that has ended and has less output than it counted.
     pub(super) fn report_with(&self, mut status: Status, left: u64) -> UnitReport {
         status.life.lose_output(left);
         status.report(self.knows(&status))
     }
 
-    /// The same as JSON.
+    /// The unit as clients see it, as JSON.
     fn report_json(&self, entry: &Entry) -> serde_json::Result<String> {
         let status = entry.status();
         status.report_json(self.knows(&status), stdout_size(entry, &status))
     }
 
-    /// Whether a unit is of a type that can be here.
+    /// Whether the type of a unit is known here.
     fn knows(&self, status: &Status) -> bool {
         status.work_type == REMOTE
             || status.kind() == UnitKind::Job

@@ -1,5 +1,5 @@
-//! Keeps the node's reserve of its disk: looks at the disk and at what units print, refuses submissions where too little is
-//! left, and stops the units that [`Watch`] names. What is decided, and when, is decided there.
+//! Keeps the node's reserve of its disk: looks at the disk and at what units print, refuses submissions if too little
+//! is left, and stops the units that [`DiskWatch`] names. [`DiskWatch`] alone decides which units that are, and when.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use rustix::fs::statvfs;
 use super::Registry;
 use crate::work::WorkError;
 use crate::work::executor::Executor;
-use crate::work::reserve::{Space, Watch};
+use crate::work::reserve::{DiskWatch, Space};
 use crate::work::status::UnitKind;
 use crate::work::unit::{State, UnitId};
 use crate::work::units::{Entry, Units};
 
-/// Between looks of what waits for room.
-const LOOK: Duration = Duration::from_secs(1);
+/// The pause between checks while something waits for room.
+const ROOM_EVERY: Duration = Duration::from_secs(1);
 
 /// The disk under the data directory.
 pub(super) struct Reserve {
     units: Arc<Units>,
     executor: Arc<Executor>,
-    /// What the configuration says of it. A plain lock, for reading and replacing alone, as the next one.
+    /// The configured reserve. A plain lock, only for reading and replacing, like the next one.
     set: Mutex<Option<u64>>,
     was_scarce: Mutex<bool>,
 }
@@ -53,7 +53,7 @@ impl Reserve {
                 path = %self.units.store().root().display(),
                 free = space.free,
                 reserve = space.reserve(self.set()),
-                "the disk of the data directory has less free than the reserve (diskreserve): no submissions are taken"
+                "the disk of the data directory has less free space than the reserve (diskreserve): submissions are refused"
             ),
             (true, false) => {
                 tracing::info!(free = space.free, "the disk of the data directory has its reserve again")
@@ -80,7 +80,8 @@ impl Reserve {
         }
     }
 
-    /// What each unit that runs has printed. Jobs of a controller print what their children do.
+    /// What each unit that runs has printed. Jobs of a controller are left out, because they print what their children
+    /// print.
     async fn printed(&self) -> BTreeMap<UnitId, u64> {
         let runs = |entry: &Arc<Entry>| {
             let status = entry.status();
@@ -102,12 +103,12 @@ impl Reserve {
 
 /// Looks until the registry is gone.
 async fn keep(reserve: std::sync::Weak<Reserve>) {
-    let mut watch = Watch::default();
+    let mut watch = DiskWatch::default();
     let mut pause = Duration::ZERO;
     loop {
         tokio::time::sleep(pause).await;
         let Some(reserve) = reserve.upgrade() else { return };
-        pause = LOOK;
+        pause = ROOM_EVERY;
         let Some(space) = reserve.look().await else { continue };
         let set = reserve.set();
         pause = space.pause(set);
@@ -123,31 +124,31 @@ async fn keep(reserve: std::sync::Weak<Reserve>) {
             stop.printed
         );
         tracing::warn!(unit = %stop.unit, printed = stop.printed, free = space.free, "stopping a unit that fills the disk");
-        // It may take its grace; the next look does not wait for that.
+        // The unit may take its grace to end; the next look does not wait for that.
         tokio::spawn(async move {
             if let Err(error) = reserve.stop(&stop.unit, why).await {
-                tracing::warn!(%error, "a unit that fills the disk does not end");
+                tracing::warn!(%error, "cannot stop a unit that fills the disk");
             }
         });
     }
 }
 
 impl Registry {
-    /// How many bytes of the disk are to be left free; `None` for a part of it.
+    /// Sets how many bytes of the disk are to stay free; `None` for a part of the disk.
     pub fn set_disk_reserve(&self, bytes: Option<u64>) {
         *self.reserve.set.lock() = bytes;
     }
 
-    /// Free bytes of the disk, and those that are to stay free.
-    pub(in crate::work) async fn disk(&self) -> Option<(u64, u64)> {
+    /// The free bytes of the disk, and how many are to stay free.
+    pub(super) async fn disk(&self) -> Option<(u64, u64)> {
         let space = self.reserve.look().await?;
         Some((space.free, space.reserve(self.reserve.set())))
     }
 
-    /// Returns once there is more free than the reserve.
+    /// Returns once more than the reserve is free.
     pub async fn has_room(&self) {
         while self.reserve.check().await.is_err() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(ROOM_EVERY).await;
         }
     }
 

@@ -1,5 +1,5 @@
-//! Loading the units that an earlier daemon left: all are listed at once, the unfinished ones go on. Several threads read,
-//! as there may be thousands.
+//! Loads the units that an earlier daemon left: all are listed at once, and the unfinished ones are resumed. Several
+//! threads read their files, because there may be thousands.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,30 +11,30 @@ use crate::work::executor::is_unfinished;
 use crate::work::runner::identity::Identity;
 use crate::work::status::{Extra, Status, UnitKind};
 use crate::work::store::{ReadError, UnitDir};
-use crate::work::unit::{Event, Life, State, UnitId};
+use crate::work::unit::{Life, State, UnitEvent, UnitId};
 use crate::work::units::Entry;
 
-/// Threads that read status files.
+/// The number of threads that read status files.
 const READERS: usize = 8;
-/// How long the start waits for unfinished units to find their places; the rest do so afterwards.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// How long half a status is read again while its runner lives, and between readings.
-const HALF_WRITTEN: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(2);
+/// How long the start waits for unfinished units to be resumed. The rest are resumed afterwards.
+const PLACED_WITHIN: Duration = Duration::from_millis(50);
+/// How long to read a damaged status again while its runner lives, and the time between attempts.
+const STATUS_WITHIN: Duration = Duration::from_millis(500);
+const STATUS_EVERY: Duration = Duration::from_millis(2);
 
-/// Found on disk.
-struct Loaded {
+/// The units found on disk.
+struct LoadedUnits {
     units: Vec<Arc<Entry>>,
-    /// Released by force, and not yet on the other node.
+    /// Hidden units: released here, but not yet on the other node or in their cluster.
     abandoned: Vec<Arc<Entry>>,
 }
 
 impl Registry {
-    /// Loads every unit on disk and resumes the unfinished ones, those that take long in the background.
+    /// Loads all units on disk and resumes the unfinished ones. Units that take long are resumed in the background.
     pub(super) async fn resume_all(&self) -> Result<(), OpenError> {
         let this = self.clone();
         let store = self.units.store();
-        let Loaded { units: loaded, abandoned } = store.blocking(move || this.load_all()).await?;
+        let LoadedUnits { units: loaded, abandoned } = store.blocking(move || this.load_all()).await?;
         let unfinished: Vec<_> =
             loaded.iter().filter(|entry| is_unfinished(&entry.status())).cloned().collect();
         self.units.load(loaded);
@@ -52,19 +52,19 @@ impl Registry {
                 resumed.spawn(async move { this.executor.resume(&entry).await });
             }
             resumed.join_all().await;
-            // After those that run have taken their slots.
+            // Queued units come last, so that those that run already have their slots.
             for entry in queued {
                 this.executor.local.clone().start_queued(entry).await;
             }
         });
-        let _in_time = tokio::time::timeout(PATIENCE, rest).await;
+        let _in_time = tokio::time::timeout(PLACED_WITHIN, rest).await;
         for entry in abandoned {
             self.executor.finish_release(entry);
         }
         Ok(())
     }
 
-    fn load_all(&self) -> Result<Loaded, OpenError> {
+    fn load_all(&self) -> Result<LoadedUnits, OpenError> {
         let (ids, hidden) = self.units.store().scan()?;
         let share = ids.len().div_ceil(READERS).max(64);
         let load = |ids: &[UnitId]| ids.iter().filter_map(|id| self.load(id)).collect::<Vec<_>>();
@@ -73,7 +73,7 @@ impl Registry {
             readers.into_iter().flat_map(|reader| reader.join().unwrap_or_default()).collect()
         });
         let abandoned = hidden.into_iter().filter_map(|id| self.load_abandoned(id)).collect();
-        Ok(Loaded { units, abandoned })
+        Ok(LoadedUnits { units, abandoned })
     }
 
     fn load_abandoned(&self, id: UnitId) -> Option<Arc<Entry>> {
@@ -85,7 +85,7 @@ impl Registry {
             matches!(status.kind(), UnitKind::Remote | UnitKind::Pod).then_some(status)
         });
         if status.is_none() {
-            // Nothing in it says which node has the rest.
+            // The unit is discarded, because nothing says which node or cluster has the rest of it.
             self.units.store().discard(&dir);
         }
         Some(Entry::new(id, dir, status?))
@@ -99,30 +99,30 @@ impl Registry {
         }
         let status = match read_whole(&dir) {
             Ok(status) => adopted(corrected(status, &dir), &dir),
-            // No client knows the ID of a unit without a status.
+            // A unit without a status is unknown to clients.
             Err(ReadError::Io(error))
                 if error.kind() == std::io::ErrorKind::NotFound && !dir.has("status") =>
             {
                 self.units.store().clear_half_made(&dir);
                 return None;
             }
-            // Nor that of one whose status was not durable yet.
+            // So is a unit whose status was not durable yet.
             Err(ReadError::Damaged(_)) if self.units.store().clear_half_made(&dir) => return None,
             Err(error) => {
-                tracing::error!(unit = %id, %error, "the unit counts as failed");
+                tracing::error!(unit = %id, %error, "cannot read the unit's status, the unit counts as failed");
                 damaged(&error, &dir)
             }
         };
         if status.life.state.is_final() && status.extra == Extra::None {
-            // It may have come back with a power loss.
+            // A power loss may have brought the payload back.
             dir.remove_payload();
         }
         Some(Entry::new(id.clone(), dir, status))
     }
 }
 
-/// Whether a unit had its payload and waited for others of its type to end. One that had got its slot is started if
-/// nobody has claimed it, unless a power loss may have taken the claim, and the command with it.
+/// Whether a unit had its payload and waits in the queue. This includes a unit that had its slot but was not claimed by
+/// a runner, except after a reboot: a power loss may have taken a claim, so that its command may have run.
 fn is_queued(entry: &Arc<Entry>) -> bool {
     let dir = &entry.dir;
     entry.status().life.state == State::Pending
@@ -131,21 +131,21 @@ fn is_queued(entry: &Arc<Entry>) -> bool {
         && !is_claimed(dir)
 }
 
-/// Reads the status. A plugin writes its own in place, and there may be half of one for a moment.
+/// Reads the status. A plugin writes its status in place, so that half of one may be there for a moment.
 fn read_whole(dir: &UnitDir) -> Result<Status, ReadError> {
-    let deadline = Instant::now() + HALF_WRITTEN;
+    let deadline = Instant::now() + STATUS_WITHIN;
     loop {
         match dir.read_status() {
             Err(ReadError::Damaged(_)) if Instant::now() < deadline && has_living_runner(dir) => {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(STATUS_EVERY);
             }
             read => return read,
         }
     }
 }
 
-/// Whether one is known to have claimed the unit. A runner that finds a claim does nothing, so that a wrong no is
-/// harmless.
+/// Whether a runner is known to have claimed the unit. A wrong no is harmless, because a runner that finds a claim does
+/// nothing.
 fn is_claimed(dir: &UnitDir) -> bool {
     Identity::load(dir).is_ok_and(|runner| runner.is_some())
 }
@@ -154,21 +154,22 @@ fn has_living_runner(dir: &UnitDir) -> bool {
     Identity::load(dir).is_ok_and(|runner| runner.is_some_and(|runner| runner.is_alive()))
 }
 
-/// A state that clients may have seen before it was in the status: a unit that a runner has claimed was running, and one
-/// with output from another node had been started there.
+/// Restores what clients may have seen before it was in the status file: a unit that a runner has claimed counts as
+/// running, and a unit with output from another node counts as started there.
 fn adopted(mut status: Status, dir: &UnitDir) -> Status {
     if status.life.state == State::Pending && is_claimed(dir) {
-        status.life.apply(&Event::Claimed);
+        status.life.apply(&UnitEvent::Claimed);
     }
     let is_final = status.life.state.is_final();
     if let Some(remote) = status.remote_mut().filter(|_| !is_final && dir.has("stdout")) {
-        // Else a cancel that comes now would end it here, with output that its readers have seen.
+        // Otherwise a cancel that comes now would end the unit as never started, although readers have seen its output.
         remote.remote_started |= !remote.remote_unit_id.is_empty();
     }
     status
 }
 
-/// Go nodes leave an old size behind when they cancel, and a power loss may take output that a status counts.
+/// Corrects the size of the output: Go nodes leave an old size when they cancel, and a power loss may take output that
+/// a status counts.
 fn corrected(mut status: Status, dir: &UnitDir) -> Status {
     let counted = status.life.stdout_size;
     let canceled = status.life.state == State::Canceled;
@@ -233,11 +234,11 @@ mod tests {
         let dir = unit(temp.path(), &whole[..20]);
         let begun = Instant::now();
         assert!(matches!(read_whole(&dir), Err(ReadError::Damaged(_))), "nobody writes it any more");
-        assert!(begun.elapsed() < HALF_WRITTEN);
+        assert!(begun.elapsed() < STATUS_WITHIN);
         Identity::own().unwrap().claim(&dir).unwrap();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| read_whole(&dir));
-            std::thread::sleep(LOOK);
+            std::thread::sleep(STATUS_EVERY);
             std::fs::write(dir.file("status"), whole).unwrap();
             assert_eq!(reader.join().unwrap().unwrap().life.detail, "Running");
         });

@@ -1,6 +1,6 @@
-//! Releasing what is kept for a limited time only: finished units of types that say so, and units whose submission was
-//! refused, which nobody may know of. One task looks at all of them now and then; when a unit ended is read from its status
-//! file, so that a restart changes nothing.
+//! Releases units that are kept only for a limited time: finished units of types that limit it, and units whose
+//! submission was refused, because perhaps no client knows them. One task checks all of them from time to time. The
+//! time of a unit's end is that of its status file, so that a restart changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,11 +11,11 @@ use crate::work::executor::Executor;
 use crate::work::unit::UnitId;
 use crate::work::units::{Entry, Leftovers, Units};
 
-/// Between looks: a part of the shortest time, within these bounds.
+/// The time between checks is one part in [`PART`] of the shortest time to keep, within these bounds.
 const PART: u32 = 10;
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(60);
-/// How long a unit is kept whose submission was refused: its client was told why.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long a unit is kept if its submission was refused. Its client was told why.
 const REFUSED_FOR: Duration = Duration::from_secs(3600);
 
 impl Registry {
@@ -25,7 +25,7 @@ impl Registry {
     }
 }
 
-/// The finished units that are kept for a limited time only, with that time.
+/// The finished units that are kept only for a limited time, each with that time.
 fn perishable(units: &Units, kept_for: &BTreeMap<String, Duration>) -> Vec<(Arc<Entry>, Duration)> {
     let limited = |entry: Arc<Entry>| {
         let status = entry.status();
@@ -41,8 +41,11 @@ async fn watch_over(executor: Weak<Executor>) {
     loop {
         let Some(kept_for) = executor.upgrade().map(|executor| executor.local.kept_for()) else { return };
         let shortest = kept_for.values().min();
-        tokio::time::sleep(shortest.map_or(LONGEST, |shortest| (*shortest / PART).clamp(SHORTEST, LONGEST)))
-            .await;
+        tokio::time::sleep(
+            shortest
+                .map_or(LONGEST_PAUSE, |shortest| (*shortest / PART).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)),
+        )
+        .await;
         let Some(executor) = executor.upgrade() else { return };
         let units = &executor.units;
         let perishable = perishable(units, &kept_for);
@@ -68,8 +71,8 @@ async fn release(executor: &Arc<Executor>, entry: &Arc<Entry>) {
     let released = executor.release(entry.clone(), false, Leftovers::Stay);
     let why = if entry.status().refused { "its submission was refused" } else { "releaseafter" };
     match released.await {
-        Ok(_) => tracing::info!(unit = %entry.id, why, "released: it was kept for its time"),
-        Err(error) => tracing::warn!(unit = %entry.id, %error, why, "cannot be released yet"),
+        Ok(_) => tracing::info!(unit = %entry.id, why, "released a unit whose time is up"),
+        Err(error) => tracing::warn!(unit = %entry.id, %error, why, "cannot release a unit yet"),
     }
 }
 
@@ -80,14 +83,14 @@ mod tests {
     use super::*;
     use crate::rpc::request::SubmitRequest;
     use crate::wire::{NodeId, ServiceName};
-    use crate::work::{Caller, DialFailure, Dialer, Dialing, Options, State};
+    use crate::work::{Caller, Dialer, Options, State, StreamDialing, StreamFailure};
 
-    /// Has no profile for any connection.
+    /// A dialer without a usable TLS profile.
     struct Unfit(NodeId);
 
     impl Dialer for Unfit {
-        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
-            Box::pin(async { Err(DialFailure::OwnProfile("no certificate".into())) })
+        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> StreamDialing {
+            Box::pin(async { Err(StreamFailure::OwnProfile("no certificate".into())) })
         }
 
         fn knows_profile(&self, _name: &str) -> bool {
@@ -117,7 +120,7 @@ mod tests {
         let [cut_id, refused_id, kept_id] = [&cut, &refused, &kept].map(|unit| unit.id().to_string());
         cut.abort("the client went away".into()).await;
         refused.finish().await.unwrap_err();
-        // Its client knows of it, and cancels it.
+        // Its client knows this unit, and cancels it.
         registry.cancel(&kept_id, &Caller::local()).await.unwrap();
         drop(kept);
         tokio::time::sleep(Duration::from_secs(30)).await;

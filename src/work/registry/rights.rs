@@ -1,5 +1,5 @@
-//! What a caller may do with units, and where a signature has to allow it. Owns these rules alone; what the door gives a caller,
-//! `Caller` knows.
+//! What a caller may do with units, and when that takes a signature. Owns only these rules. `Caller` knows which rights
+//! a caller has.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::work::units::Entry;
 use crate::work::{Caller, Rights, Submitter, WorkError};
 
 impl Registry {
-    /// Whether a caller may touch the unit.
+    /// Checks whether a caller may do with a unit what `verb` says. Returns the unit's status.
     pub(super) fn check_caller(
         &self,
         entry: &Entry,
@@ -33,11 +33,11 @@ impl Registry {
         Ok(status)
     }
 
-    /// Whether a caller may look at the unit of a job, or at a child of one. Nodes have no token for that: the one that
-    /// submitted it may.
+    /// Checks whether a caller may look at a unit: those of jobs and of closed types are not for everybody. Nodes make
+    /// no token for looking, so the node that submitted a unit needs none.
     ///
     /// # Errors
-    /// The caller may not, or there is no such unit.
+    /// The caller may not look, or there is no such unit.
     pub fn check_look(&self, id: &str, caller: &Caller) -> Result<(), WorkError> {
         let entry = self.units.find(id)?;
         self.may_look(&entry, caller)
@@ -45,7 +45,7 @@ impl Registry {
 
     pub(super) fn may_look(&self, entry: &Entry, caller: &Caller) -> Result<(), WorkError> {
         let status = entry.status();
-        // A token that is good for reading it is good for looking at it.
+        // A token for reading the output is accepted for looking, too.
         let about = Subject { verb: Verb::Results, unit: Some(entry.id.as_str()), ..Subject::default() };
         let is_job = status.kind() == UnitKind::Job && status.verify_signature;
         let closed = self.is_closed(entry, &status, caller)
@@ -56,13 +56,14 @@ impl Registry {
 
     /// Whether a unit is of a type that is closed to this caller.
     fn is_inner(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
-        // A control node that takes over a job ends its child here, and has no token for that.
+        // Children are not closed in this way, because a control node that takes over a job ends its child here, and
+        // has no token for that.
         let is_child = self.executor.remotes.gate().is_child(&entry.id);
         let is_closed = !self.executor.local.is_open(&status.work_type) && !is_child;
         is_closed && !caller.may(Rights::Admin) && !is_own(status, caller)
     }
 
-    /// Whether a unit is the child of a job, which is closed as its job is.
+    /// Whether a unit is the child of a job, and closed to this caller just as the job is.
     fn is_closed(&self, entry: &Entry, status: &Status, caller: &Caller) -> bool {
         self.executor.jobs.is_child(&entry.id)
             && self.controller_verifies()
@@ -70,7 +71,8 @@ impl Registry {
             && !is_own(status, caller)
     }
 
-    /// Whether a caller may do what `about` says; gives the hash that the payload must have, if it must.
+    /// Checks whether a caller may do what `about` says. Returns the hash that the payload must have, if the signature
+    /// promises one.
     pub(super) fn check_signature(
         &self,
         work_type: &str,
@@ -88,7 +90,7 @@ impl Registry {
         self.verify_if(verify, caller, about)
     }
 
-    /// A client certificate is as good as a token, for jobs, and so is what the page's API wants to see.
+    /// For jobs, a client certificate or an authenticated client of the page's API needs no token.
     fn may_skip_token(&self, work_type: &str, caller: &Caller) -> bool {
         work_type == CONTROLLER && caller.signature.is_none() && caller.may(Rights::Operator)
     }
@@ -112,7 +114,8 @@ impl Registry {
     }
 }
 
-/// Whether a caller over the mesh has submitted a unit. Clients of sockets are not told apart, so one of them is no owner.
+/// Whether a caller over the mesh has submitted this unit. Clients of sockets cannot be told apart, so none of them
+/// owns a unit.
 fn is_own(status: &Status, caller: &Caller) -> bool {
     let is_node = matches!(caller.submitter(), Submitter::Node { .. });
     is_node && status.submitter == Some(caller.submitter())

@@ -1,6 +1,7 @@
-//! Accepting a unit: checks, the directory, the payload, the start. A unit whose ID was answered is durable, and so is
-//! the payload of one whose start was answered. A submission dropped half way fails its unit. A long payload for
-//! another node is on its way there while it comes (`remote`), and complete there only after it is durable here.
+//! Accepting a unit: the checks, the directory, the payload, the start. A unit is durable before its ID is answered,
+//! and its payload is durable before its start is answered. If a submission is dropped half way, its unit fails. A long
+//! payload for another node is sent on while it arrives (`remote`), but its end is sent only once the payload is
+//! durable here.
 
 use std::fs::File;
 use std::io;
@@ -13,46 +14,45 @@ use tokio::time::Instant;
 use super::{Registry, detached};
 use crate::duration;
 use crate::rpc::OutputBound;
-use crate::rpc::report::unit::UnitStep;
 use crate::rpc::request::SubmitRequest;
 use crate::wire::NodeId;
 use crate::work::jobs::JobIntake;
 use crate::work::remote::PayloadStream;
 use crate::work::signing::{PayloadHash, Subject};
 use crate::work::status::{Extra, REMOTE, RemoteExtra, Status, is_secret};
-use crate::work::store::{Durability, FlushOnce, Store};
-use crate::work::unit::{Event, State, UnitId};
-use crate::work::units::{Entry, Exceeded, Leftovers, Started, Writer};
+use crate::work::store::{Durability, FlushOnce, UnitStore};
+use crate::work::unit::{State, UnitEvent, UnitId};
+use crate::work::units::{Entry, Exceeded, Leftovers, Started, UnitWriter};
 use crate::work::{Caller, Submitter, WorkError};
 
-/// Bytes of payload that are written at a time.
+/// The bytes of payload that are collected before they are written.
 const AHEAD: usize = 128 * 1024;
 
-/// A unit whose payload is coming.
+/// A unit whose payload is arriving.
 #[derive(Debug)]
-pub struct Submission {
+pub struct UnitSubmission {
     registry: Registry,
     entry: Arc<Entry>,
-    /// It has its payload, and runs or ran: this submission repeats the one that made it, and its payload is not kept.
+    /// The unit has its payload, and runs or ran: this submission is a repetition, and its payload is dropped.
     is_whole: bool,
-    /// Of a unit that becomes durable together with its payload.
+    /// The status file of a unit that becomes durable together with its payload.
     made: Option<File>,
-    /// There once the payload is too long to be written in one go.
+    /// The payload's file, once it is open.
     stdin: Option<File>,
-    /// Not yet in the file.
+    /// Payload that is not yet in the file.
     ahead: Vec<u8>,
-    /// A piece could not be written, or its writing was not waited for.
+    /// A piece could not be written, or the future that wrote it was dropped.
     broken: bool,
-    /// The payload that the signature is for.
+    /// The hash that the signature promises, and the hash so far.
     signed: Option<SignedPayload>,
-    /// Of a unit for another node whose payload is a long one. Kept to the end, for the news of its driver.
+    /// The stream of a long payload to another node. It tells the unit's driver that the payload has grown.
     streamed: Option<PayloadStream>,
-    /// Checks the payload of a job.
+    /// The intake that checks the payload of a job.
     intake: Option<Box<dyn JobIntake>>,
     done: bool,
 }
 
-/// The hash that a payload must have, and the one of what has come of it.
+/// The hash that a payload must have, and the hash of what has arrived of it.
 pub(super) struct SignedPayload {
     hash: PayloadHash,
     so_far: digest::Context,
@@ -71,27 +71,37 @@ impl std::fmt::Debug for SignedPayload {
 }
 
 impl Registry {
-    /// Accepts a unit. Once this returns, it survives a crash; one that is asked for at once does so when it has its payload.
+    /// Accepts a unit. Once this returns, the unit survives a crash; with `at_once`, only once it has its payload.
     ///
     /// # Errors
-    /// Whatever speaks against it; nothing is left behind then.
-    pub async fn submit(&self, request: SubmitRequest, caller: Caller) -> Result<Submission, WorkError> {
+    /// The request is refused, or a file operation failed. Then nothing is left behind.
+    pub async fn submit(&self, request: SubmitRequest, caller: Caller) -> Result<UnitSubmission, WorkError> {
         if self.is_here(&request) {
             self.executor.local.admit(&request.work_type, &caller)?;
         }
-        self.accept(request, caller, None).await
+        self.accept(request, caller, None, false).await
     }
 
-    /// The same for this node's controller, whose children may be of types that no client reaches, and print only so much.
+    /// As [`Self::submit`], but for this node's controller, which makes the job for the caller.
     ///
     /// # Errors
     /// Those of [`Self::submit`].
+    pub async fn submit_own(
+        &self,
+        request: SubmitRequest,
+        caller: Caller,
+    ) -> Result<UnitSubmission, WorkError> {
+        self.accept(request, caller, None, true).await
+    }
+
+    /// As [`Self::submit`], but for this node's controller. Its units may have types that no client may use, and
+    /// `max_stdout` bounds their output.
     pub async fn submit_child(
         &self,
         request: SubmitRequest,
         max_stdout: OutputBound,
-    ) -> Result<Submission, WorkError> {
-        self.accept(request, Caller::local(), Some(Box::new(max_stdout))).await
+    ) -> Result<UnitSubmission, WorkError> {
+        self.accept(request, Caller::local(), Some(Box::new(max_stdout)), false).await
     }
 
     async fn accept(
@@ -99,7 +109,8 @@ impl Registry {
         request: SubmitRequest,
         caller: Caller,
         max_stdout: Option<Box<OutputBound>>,
-    ) -> Result<Submission, WorkError> {
+        is_own: bool,
+    ) -> Result<UnitSubmission, WorkError> {
         let received = Instant::now();
         let chosen = request.unit_id.as_deref().map(UnitId::chosen).transpose()?;
         let about = Subject {
@@ -109,20 +120,20 @@ impl Registry {
             ..Subject::default()
         };
         let signed = self.check_signature(&request.work_type, request.sign_work, &caller, &about)?;
-        let (job, intake) = self.intake(&request, &caller).await?.unzip();
+        let (job, intake) = self.intake(&request, &caller, is_own).await?.unzip();
         let (entry, is_whole, made) =
             detached(self.clone().unit_for(request, caller.submitter(), chosen, job, max_stdout, received))
                 .await?;
         let signed = signed.map(SignedPayload::new);
         let intake = intake.filter(|_| !is_whole);
-        let mut submission = Submission::new(self.clone(), entry, is_whole, signed, intake);
+        let mut submission = UnitSubmission::new(self.clone(), entry, is_whole, signed, intake);
         submission.made = made;
         Ok(submission)
     }
 }
 
 impl Registry {
-    /// Whether it is this node that is to run it.
+    /// Whether this node itself is to run the unit.
     pub(super) fn is_here(&self, request: &SubmitRequest) -> bool {
         self.is_own_node(&request.node)
     }
@@ -151,7 +162,7 @@ impl Registry {
         }
         let expiration = match request.ttl.as_deref() {
             None | Some("") => None,
-            // A time that the calendar does not hold is never reached.
+            // An expiry that the calendar cannot represent is never reached, so there is none.
             Some(ttl) => jiff::Timestamp::now().checked_add(duration::parse(ttl)?).ok(),
         };
         let remote = RemoteExtra {
@@ -188,8 +199,8 @@ impl Registry {
     }
 }
 
-impl Submission {
-    /// Whether it is a job of a controller, which is checked while it comes.
+impl UnitSubmission {
+    /// Whether this is a controller's job, whose payload is checked while it arrives.
     pub fn is_job(&self) -> bool {
         self.intake.is_some()
     }
@@ -216,7 +227,7 @@ impl Submission {
         }
     }
 
-    /// The unit's ID, which may be answered.
+    /// The unit's ID. It may be answered to the client.
     pub fn id(&self) -> &UnitId {
         &self.entry.id
     }
@@ -224,7 +235,7 @@ impl Submission {
     /// Adds to the payload.
     ///
     /// # Errors
-    /// A failed write; the unit is best aborted then.
+    /// A refused payload or a failed write. The caller should then abort the unit.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), WorkError> {
         if let Some(signed) = &mut self.signed {
             signed.so_far.update(bytes);
@@ -249,10 +260,11 @@ impl Submission {
         self.write_out(false).await
     }
 
-    /// Takes a durable file as the whole payload, which is on disk once from then on: nobody writes to it any more.
+    /// Takes a durable file as the whole payload, as a hard link, so that it is on disk only once. Nobody may write to
+    /// the file any more.
     ///
     /// # Errors
-    /// The disk's; the payload can still be written.
+    /// A file operation failed. The payload can still be written with [`Self::write`].
     pub async fn link(&mut self, payload: PathBuf) -> Result<(), WorkError> {
         if self.is_whole {
             return Ok(());
@@ -261,28 +273,25 @@ impl Submission {
         self.store().link_payload(payload, &self.entry.dir).await
     }
 
-    /// Ends the payload, which is durable from here on, and starts the unit.
+    /// Ends the payload, makes it durable, and starts the unit.
     ///
     /// # Errors
-    /// What kept the unit from starting; its Detail says the same.
+    /// What kept the unit from starting. Its Detail says the same.
     pub async fn finish(mut self) -> Result<Started, WorkError> {
         if let Err(error) = self.close_stdin().await {
-            self.fail(Event::PayloadCut(error.to_string())).await;
+            self.fail(UnitEvent::PayloadCut(error.to_string())).await;
             return Err(error);
         }
         if let Some(signed) = self.signed.take()
             && signed.so_far.finish().as_ref() != signed.hash
         {
-            self.fail(Event::PayloadCut(WorkError::OtherPayload.to_string())).await;
+            self.fail(UnitEvent::PayloadCut(WorkError::OtherPayload.to_string())).await;
             return Err(WorkError::OtherPayload);
         }
         if self.is_whole {
             return answer_again(&self.entry.status());
         }
         self.done = true;
-        if self.entry.status().remote().is_none() {
-            self.entry.note_step(UnitStep::Durable);
-        }
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         if let Some(intake) = self.intake.take() {
             return detached(async move { registry.start_job(&entry, intake).await }).await;
@@ -297,52 +306,50 @@ impl Submission {
         }
     }
 
-    /// Notes, durably, that the unit goes by itself.
+    /// Notes, durably, that the submission was refused, so that the unit is released after a while.
     async fn note_refused(&self) {
         let mut writer = self.entry.writer(self.store()).await;
         let status = Status { refused: true, ..Status::clone(&writer.status()) };
         if status.life.state == State::Failed {
-            // A failed write is repeated.
+            // If this fails, the writer repeats it later.
             let _ = writer.put(status, Durability::Durable).await;
         }
     }
 
-    /// The same, and nothing is kept of a unit that does not start: the answer says whether there is one.
-    ///
-    /// # Errors
-    /// Those of [`Self::finish`].
+    /// As [`Self::finish`], but removes a unit that does not start. The answer tells the client whether the unit
+    /// exists.
     pub async fn finish_or_discard(self) -> Result<Started, WorkError> {
-        // Jobs see to that themselves.
+        // Refused jobs remove their units themselves.
         let is_kept = self.is_whole || self.is_job();
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let started = self.finish().await;
         if started.is_err() && !is_kept && !entry.is_gone() {
             entry.note_discarded();
             if let Err(error) = registry.executor.release(entry.clone(), true, Leftovers::Stay).await {
-                tracing::warn!(unit = %entry.id, %error, "what is left of a unit that did not start stays");
+                tracing::warn!(unit = %entry.id, %error, "cannot remove a unit that did not start");
             }
         }
         started
     }
 
-    /// Gives up a unit whose payload stopped half way, for this cause.
+    /// Fails a unit whose payload stopped half way, for this cause.
     pub async fn abort(mut self, cause: String) {
-        self.fail(Event::PayloadCut(cause)).await;
+        self.fail(UnitEvent::PayloadCut(cause)).await;
     }
 
-    /// The same, and nothing is kept of it: the client submits it again.
+    /// As [`Self::abort`], but removes the unit, because the client submits it again.
     pub async fn discard(mut self, cause: String) {
         if self.is_whole {
             return;
         }
-        self.fail(Event::PayloadCut(cause)).await;
+        self.fail(UnitEvent::PayloadCut(cause)).await;
         self.entry.note_discarded();
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
         let removed = match self.streamed.take() {
             None => {
                 detached(async move { registry.executor.local.remove(&entry, Leftovers::Stay).await }).await
             }
-            // The other node has a part of it.
+            // The other node has a part of the unit.
             Some(_) => {
                 let released =
                     async move { registry.executor.remotes.release(&entry, false, Leftovers::Stay).await };
@@ -350,11 +357,11 @@ impl Submission {
             }
         };
         if let Err(error) = removed {
-            tracing::warn!(unit = %self.entry.id, %error, "what is left of a broken submission cannot be removed");
+            tracing::warn!(unit = %self.entry.id, %error, "cannot remove what is left of a broken submission");
         }
     }
 
-    async fn fail(&mut self, event: Event) {
+    async fn fail(&mut self, event: UnitEvent) {
         if self.is_whole {
             return;
         }
@@ -363,10 +370,10 @@ impl Submission {
         self.done = true;
     }
 
-    /// Makes the payload durable, and the unit if it is not yet. That of a unit of another node becomes durable beside what
-    /// is done next.
+    /// Makes the payload durable, and the unit if it is not yet. The payload of a unit for another node is not flushed
+    /// here but during the next steps, so that they need not wait.
     async fn close_stdin(&mut self) -> Result<(), WorkError> {
-        // Else the file is there, and empty.
+        // If there is nothing to write, the empty file is there already.
         if self.stdin.is_some() || !self.ahead.is_empty() || self.broken {
             self.write_out(true).await?;
         }
@@ -377,7 +384,7 @@ impl Submission {
                 Ok(())
             }
             (made, stdin) => {
-                // Nobody changes the status meanwhile.
+                // The lock keeps others from changing the status meanwhile.
                 let (lock, dir) = (self.write_lock().await?, self.entry.dir.clone());
                 let finish = move || {
                     let _lock = lock;
@@ -388,7 +395,7 @@ impl Submission {
         }
     }
 
-    /// Writes what is ahead to the file.
+    /// Writes the collected payload to the file.
     async fn write_out(&mut self, last: bool) -> Result<(), WorkError> {
         if std::mem::replace(&mut self.broken, true) {
             return Err(self.stdin_error(io::Error::other("an earlier piece could not be written")));
@@ -402,7 +409,7 @@ impl Submission {
                 Some(stdin) => stdin,
                 None => dir.append_stdin()?,
             };
-            Store::add_payload(&mut stdin, &ahead, last)?;
+            UnitStore::add_payload(&mut stdin, &ahead, last)?;
             ahead.clear();
             Ok((stdin, ahead))
         };
@@ -418,13 +425,14 @@ impl Submission {
         Ok(())
     }
 
-    /// The right to write to the unit's directory, which may be another unit's since this one was deleted.
-    async fn write_lock(&self) -> Result<Writer, WorkError> {
+    /// Takes the lock to write to the unit's directory. Fails if the unit was deleted, because another unit may have
+    /// that directory now.
+    async fn write_lock(&self) -> Result<UnitWriter, WorkError> {
         let writer = self.entry.writer(self.store()).await;
         if self.entry.is_gone() { Err(self.ended_early()) } else { Ok(writer) }
     }
 
-    fn store(&self) -> &Store {
+    fn store(&self) -> &UnitStore {
         self.registry.units.store()
     }
 
@@ -438,7 +446,7 @@ impl Submission {
     }
 }
 
-/// What the submission that made a unit was answered.
+/// The answer to a repetition: what the first submission of the unit was answered.
 fn answer_again(status: &Status) -> Result<Started, WorkError> {
     let is_away = status.remote().is_some_and(|remote| !remote.remote_started);
     match status.life.start_error() {
@@ -448,14 +456,14 @@ fn answer_again(status: &Status) -> Result<Started, WorkError> {
     }
 }
 
-impl Drop for Submission {
+impl Drop for UnitSubmission {
     fn drop(&mut self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.done {
             return;
         }
         let (registry, entry) = (self.registry.clone(), self.entry.clone());
-        let event = Event::PayloadCut("the client went away".into());
+        let event = UnitEvent::PayloadCut("the client went away".into());
         runtime.spawn(async move { entry.apply(registry.units.store(), event).await });
     }
 }

@@ -1,5 +1,5 @@
-//! What a failed attempt on another node means for the unit, and what its Detail says about it: which failures end it is
-//! decided here alone. `driver` decides when it is tried again.
+//! What a failed attempt on another node means for the unit, and what the unit's Detail says about it. Only this module
+//! decides which failures end a unit; `driver` decides when to try again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,24 +9,26 @@ use jiff::tz::TimeZone;
 use tokio::time::Instant;
 
 use super::Remotes;
-use super::driver::Step;
+use super::step::DriverStep;
 use crate::rpc::ErrorCode;
 use crate::work::far::StepError;
 use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
-use crate::work::unit::Event;
+use crate::work::unit::UnitEvent;
 use crate::work::units::Entry;
 
-/// How long the other node's part of a unit released by force is asked after.
+/// How long to keep asking the other node to release its part of a unit that was released by force.
 const FORGET: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Failures in a row that no Detail mentions: links break, and are back at once.
+/// The number of failures in a row that the Detail does not mention yet, because links often break and are back at
+/// once.
 const UNTOLD: u32 = 2;
-/// How long every handshake fails before a unit of which nothing was sent ends by that, as one on a receptor node does at
-/// its second attempt: a node on the way can make handshakes fail, and waits are what it can cause by the rest.
+/// How long every handshake has to fail before that ends a unit of which nothing was sent. On a receptor node the
+/// second failure ends it. meshd waits, because a node on the way can make handshakes fail; such a node can cause
+/// nothing worse than delays otherwise.
 const HANDSHAKES_FAIL: Duration = Duration::from_secs(60);
-/// And at how many attempts at least: a machine that was suspended has made none meanwhile.
+/// The number of attempts that have to fail at least: a machine that was suspended has made none meanwhile.
 const HANDSHAKES: u32 = 3;
-/// What stands between the last known Detail and the trouble.
+/// The text between the last known Detail and the trouble.
 const NO_NEWS: &str = " (no news from node ";
 
 /// Attempts that fail one after the other.
@@ -34,13 +36,13 @@ const NO_NEWS: &str = " (no news from node ";
 pub(super) struct Trouble {
     failures: u32,
     since: Option<Timestamp>,
-    /// Since when no attempt came further than the TLS handshake, and how many have failed there.
+    /// Since when no attempt has got beyond the TLS handshake, and how many have failed there.
     handshakes: Option<(Instant, u32)>,
 }
 
 impl Trouble {
-    /// Whether a failed start ends the unit; `is_unsent` says that nothing of it can be on its node. An end that has not
-    /// proven itself ends nothing at once, and nothing at all that may run.
+    /// Whether a failed start ends the unit; `is_unsent` says that its node cannot have any part of it. A node that has
+    /// not proven its identity ends nothing at once, and never ends a unit that may be running.
     fn is_final(&mut self, error: &StepError, is_unsent: bool, now: Instant) -> bool {
         match error {
             StepError::Handshake(_) => {
@@ -60,7 +62,7 @@ impl Trouble {
         }
     }
 
-    /// Counts a failure; returns since when they go on, once that is worth a mention.
+    /// Counts a failure. Once the failures are worth a mention, returns since when they have gone on.
     fn goes_on(&mut self) -> Option<Timestamp> {
         self.failures = self.failures.saturating_add(1);
         let since = *self.since.get_or_insert_with(Timestamp::now);
@@ -68,23 +70,23 @@ impl Trouble {
     }
 }
 
-/// The last known Detail, at whose beginning clients look, and behind it what keeps a newer one from coming.
+/// The last known Detail, whose beginning clients look at, and after it the reason why there is no newer one.
 fn troubled(detail: &str, node: &str, since: Timestamp, error: &StepError) -> String {
     let known = detail.split_once(NO_NEWS).map_or(detail, |(known, _)| known);
     format!("{known}{NO_NEWS}{node} since {}, trying again: {error})", time_of_day(since))
 }
 
-/// A time as it stands in a Detail.
+/// A time, as a Detail shows it.
 pub(super) fn time_of_day(time: Timestamp) -> String {
     time.to_zoned(TimeZone::system()).strftime("%a %b %-d %H:%M:%S").to_string()
 }
 
 impl Remotes {
-    /// Writes a failed attempt where clients see it; a refusal ends a unit that has not started.
+    /// Shows a failed attempt to clients. A refusal ends a unit that has not started.
     pub(super) async fn note_failure(
         &self,
         entry: &Arc<Entry>,
-        step: Step,
+        step: DriverStep,
         error: &StepError,
         trouble: &mut Trouble,
     ) {
@@ -95,11 +97,11 @@ impl Remotes {
             StepError::OwnProfile(_) | StepError::Local(_) => {}
         }
         let is_unsent = entry.status().remote().is_some_and(|remote| remote.remote_unit_id.is_empty());
-        let is_final = step == Step::Start && trouble.is_final(error, is_unsent, Instant::now());
+        let is_final = step == DriverStep::Start && trouble.is_final(error, is_unsent, Instant::now());
         if entry.dir.is_hidden() && entry.dir.age() > FORGET {
-            tracing::warn!(unit = %entry.id, "the other node is asked no more to release its part of the unit");
+            tracing::warn!(unit = %entry.id, "giving up on the other node's part of a released unit: it may stay there");
             if let Err(error) = self.units.remove(entry, |_| ()).await {
-                tracing::error!(unit = %entry.id, %error, "the remains of a released unit cannot be removed");
+                tracing::error!(unit = %entry.id, %error, "cannot remove a released unit");
             }
             entry.link().news.send_modify(|news| news.released = true);
             return;
@@ -109,13 +111,13 @@ impl Remotes {
             entry.link().news.send_modify(|news| news.refused = Some(error.to_string()));
             let cause = format!("{error} ({})", advice(error, &node));
             let event = match error {
-                // At its beginning clients look.
-                StepError::Handshake(_) | StepError::OwnProfile(_) => Event::TlsFailed(cause),
+                // Clients look at the beginning of the Detail.
+                StepError::Handshake(_) | StepError::OwnProfile(_) => UnitEvent::TlsFailed(cause),
                 StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => {
-                    Event::StartFailed(cause)
+                    UnitEvent::StartFailed(cause)
                 }
             };
-            // It is not there, and will not be. The event below makes it durable.
+            // The unit is not there and never will be. The event below makes that durable.
             let was_released = error.code() == Some(ErrorCode::ReleasedUnit);
             let is_unproven = matches!(error, StepError::Handshake(_));
             if was_released || is_unproven || error.code() == Some(ErrorCode::UnitDisclaimed) {
@@ -127,23 +129,24 @@ impl Remotes {
             }
             entry.apply(self.units.store(), event).await;
         } else if let StepError::Local(error) = error {
-            entry
-                .writer(self.units.store())
-                .await
-                .apply(Event::Blocked(error.to_string()), Durability::Volatile)
-                .await;
+            self.say(entry, UnitEvent::Blocked(error.to_string())).await;
         } else if let StepError::Handshake(_) | StepError::OwnProfile(_) = error {
             let detail = format!("{error} (node {node}, trying again)");
-            entry.writer(self.units.store()).await.apply(Event::Blocked(detail), Durability::Volatile).await;
-        } else if step == Step::Start {
+            self.say(entry, UnitEvent::Blocked(detail)).await;
+        } else if step == DriverStep::Start {
             let cause = format!("Waiting for node {node}, trying again: {error}");
-            entry.writer(self.units.store()).await.apply(Event::Waiting(cause), Durability::Volatile).await;
+            self.say(entry, UnitEvent::Waiting(cause)).await;
         } else if let Some(since) = trouble.goes_on() {
             let mut writer = entry.writer(self.units.store()).await;
             let detail = troubled(&writer.status().life.detail, &node, since, error);
-            writer.apply(Event::Blocked(detail), Durability::Volatile).await;
+            writer.apply(UnitEvent::Blocked(detail), Durability::Volatile).await;
         }
         entry.link().news.send_modify(|news| news.failures += 1);
+    }
+
+    /// Shows an event that a restart may forget.
+    pub(super) async fn say(&self, entry: &Arc<Entry>, event: UnitEvent) {
+        entry.writer(self.units.store()).await.apply(event, Durability::Volatile).await;
     }
 }
 
@@ -152,21 +155,21 @@ fn is_temporary(error: &StepError) -> bool {
     error.code().is_some_and(ErrorCode::is_temporary)
 }
 
-/// What to do about a start that a node refused.
+/// Advice on a start that a node refused.
 fn advice(error: &StepError, node: &str) -> String {
     match error {
         StepError::Handshake(_) | StepError::OwnProfile(_) => format!(
-            "see that the TLS profile named at submission fits the one of the control service on node {node}"
+            "check that the TLS profile named at submission fits that of the control service on node {node}"
         ),
         StepError::Refused(_) | StepError::Connection(_) | StepError::Local(_) => match error.code() {
             Some(ErrorCode::UnknownWorkType) => {
                 format!("add it on node {node}, or name one that node advertises")
             }
             Some(ErrorCode::Signature) => format!(
-                "see that work-signing here and work-verification on node {node} name keys of one pair, and that the \
-                 work type verifies signatures if and only if the unit is signed"
+                "check that work-signing here and work-verification on node {node} name keys of one pair, and that \
+                 the work type verifies signatures if and only if the unit is signed"
             ),
-            _ => format!("node {node} refused the job: put that right there, then submit it again"),
+            _ => format!("node {node} refused the job: fix the cause there, then submit it again"),
         },
     }
 }
@@ -176,7 +179,7 @@ mod tests {
     use super::*;
     use crate::rpc::request::SubmitRequest;
     use crate::wire::{NodeId, ServiceName};
-    use crate::work::{Caller, DialFailure, Dialer, Dialing, Options, Registry, Started, State};
+    use crate::work::{Caller, Dialer, Options, Registry, Started, State, StreamDialing, StreamFailure};
 
     #[test]
     fn trouble_is_told_when_it_goes_on_and_keeps_what_was_known() {
@@ -218,22 +221,22 @@ mod tests {
             assert!(!ends(&mut trouble, handshake(), 0, is_unsent));
             assert!(!ends(&mut trouble, handshake(), 3600, is_unsent), "two attempts are not every one");
             assert_eq!(ends(&mut trouble, handshake(), 3601, is_unsent), is_unsent);
-            // This node alone decides by the first, and the node itself by the second.
+            // The first is this node's own decision, the second the other node's.
             assert!(ends(&mut trouble, StepError::OwnProfile("x".into()), 0, is_unsent));
             assert!(ends(&mut trouble, StepError::refused("unknown work type x"), 0, is_unsent));
         }
     }
 
-    /// Every handshake fails, for so long.
+    /// A node to which every handshake fails until that time, and which cannot be reached afterwards.
     struct Forged(NodeId, Instant);
 
     impl Dialer for Forged {
-        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
+        fn dial(&self, _node: NodeId, _service: ServiceName, _tls: Option<String>) -> StreamDialing {
             let is_forged = Instant::now() < self.1;
             Box::pin(async move {
                 Err(match is_forged {
-                    true => DialFailure::Handshake("error 42".into()),
-                    false => DialFailure::Unreachable("no route".into()),
+                    true => StreamFailure::Handshake("error 42".into()),
+                    false => StreamFailure::Unreachable("no route".into()),
                 })
             })
         }

@@ -1,5 +1,5 @@
-//! Following a unit on another node to its end: its output and its state come here. Owns how a node is followed that
-//! can, and how one is asked that cannot. How the unit came there is `submit`'s business.
+//! Follows a unit on another node to its end: its output and its state are copied here. Knows how to follow a unit on a
+//! node that supports that, and how to poll a node that does not. `submit` knows how the unit got there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,9 @@ use tokio::time::MissedTickBehavior;
 
 use super::Remotes;
 use super::disclaim::{is_half_sent, is_inherited};
-use super::output::{MissingOutput, Output, OutputLooks, is_early, why_stopped, without_the_rest};
-use super::submit::{CHUNK, extra};
+use super::output::{CopiedOutput, MissingOutput, OutputLooks, is_early, why_stopped, without_the_rest};
+use super::step::extra;
+use super::submit::CHUNK;
 use crate::rpc::follow::Frame;
 use crate::rpc::request::Follow;
 use crate::rpc::{CallError, ErrorCode, UnitReport};
@@ -18,24 +19,24 @@ use crate::work::far::{ControlSession, StepError, ask_status};
 use crate::work::signing::Verb;
 use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
-use crate::work::unit::{Event, State};
+use crate::work::unit::{State, UnitEvent};
 use crate::work::units::Entry;
 
-/// How much of a Detail is taken over, in bytes: it is logged, and shown in lists of thousands of units.
+/// How much of a Detail is copied, in bytes. It is logged, and shown in lists of thousands of units.
 const LONGEST_DETAIL: usize = 4096;
-/// Between looks at a unit on a node that cannot be followed.
+/// The time between two questions about a unit on a node that does not support following.
 pub(super) const POLL: Duration = Duration::from_secs(1);
 
 impl Remotes {
-    /// Takes output and state from the other node until the unit is final; over the connection that started it, if it
-    /// is still there.
+    /// Copies output and state from the other node until the unit is final, over the connection that started it if that
+    /// is still open.
     pub(super) async fn follow_there(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         started: Option<Box<ControlSession>>,
     ) -> Result<(), StepError> {
         let remote = extra(entry);
-        let mut output = Output::open(self, entry).await?;
+        let mut output = CopiedOutput::open(self, entry).await?;
         let is_from_the_start = remote.stopped.is_empty() && output.length == 0;
         if let Some(mut session) = started.filter(|_| is_from_the_start) {
             return self.receive(entry, &mut session, &mut output).await;
@@ -63,7 +64,7 @@ impl Remotes {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         session: &mut ControlSession,
-        output: &mut Output,
+        output: &mut CopiedOutput,
     ) -> Result<(), StepError> {
         loop {
             let frame = Frame::read(session.connection.reader()).await?;
@@ -87,14 +88,14 @@ impl Remotes {
         }
     }
 
-    /// Follows a unit on a node that can only be asked: as a Go node does it, looking every second, with the
-    /// output streamed beside.
+    /// Follows a unit on a node that can only be polled. Like a Go node, asks every second, and streams the output over
+    /// another connection.
     async fn poll(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         remote: &RemoteExtra,
         mut session: ControlSession,
-        output: &mut Output,
+        output: &mut CopiedOutput,
     ) -> Result<(), StepError> {
         let id = &remote.remote_unit_id;
         let mut stream = None;
@@ -151,8 +152,8 @@ impl Remotes {
         }
     }
 
-    /// Waits for the end of a unit that this node ends. Whether it obeys is the other node's affair: its output is not
-    /// looked at.
+    /// Waits for the end of a unit that this node has asked the other one to end. Its output is ignored, because only
+    /// the other node can make it obey.
     async fn await_end(
         &self,
         entry: &Arc<Entry>,
@@ -185,14 +186,13 @@ impl Remotes {
         .await?;
         let node = extra(entry).remote_node.into();
         entry.link().news.send_modify(|news| news.gone = true);
-        entry.apply(self.units.store(), Event::RemoteGone { node, stdout_size: have }).await;
+        entry.apply(self.units.store(), UnitEvent::RemoteGone { node, stdout_size: have }).await;
         Ok(())
     }
 
-    /// Shows the unit's state there; says whether that is its end.
+    /// Shows the state that the unit has there. Returns whether that is its end.
     async fn report_here(&self, entry: &Arc<Entry>, mut report: UnitReport, have: u64) -> bool {
         let end = report.state.is_final();
-        entry.hear_steps(std::mem::take(&mut report.times));
         report.detail.truncate(report.detail.floor_char_boundary(LONGEST_DETAIL));
         let how = if end { Durability::Durable } else { Durability::Deferred };
         let mut writer = entry.writer(self.units.store()).await;
@@ -201,7 +201,7 @@ impl Remotes {
             Some(why) => (State::Failed, format!("Killed: {why}")),
             None => (report.state, report.detail),
         };
-        if status.life.apply(&Event::Reported(state, detail, have)) {
+        if status.life.apply(&UnitEvent::Reported(state, detail, have)) {
             status.exit_code = report.exit_code;
             let _ = writer.put(status, how).await;
         }
@@ -209,7 +209,7 @@ impl Remotes {
     }
 }
 
-/// Reads from a stream of results; never ends when there is none.
+/// Reads from a stream of results. Never returns if there is none.
 async fn read_some(stream: &mut Option<ControlSession>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match stream {
         Some(session) => session.connection.reader().read(buffer).await,

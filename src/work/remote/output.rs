@@ -1,5 +1,6 @@
-//! Where the output of a unit on another node goes: to a file here, or to the reader of an attempt. How much of it there is,
-//! and so where to go on, how much of it is taken, and how long is waited for the rest. How it comes is `submit`'s business.
+//! Where the output of a unit on another node goes: to a file here, or to the reader of an attempt. Knows how much of
+//! it there is, and so where to continue, how much to accept, and how long to wait for the rest. `follow` knows how it
+//! arrives.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,36 +10,35 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Remotes;
-use super::attempt::OutputReader;
 use crate::rpc::UnitReport;
-use crate::rpc::report::unit::UnitStep;
 use crate::work::WorkError;
 use crate::work::far::StepError;
 use crate::work::status::Status;
 use crate::work::unit::Life;
-use crate::work::units::Entry;
+use crate::work::units::{AttemptReader, Entry};
 
-/// Looks at a unit that has ended and sends none of its missing output, until another connection is tried; and
-/// connections until it counts as lost. The node answers all these ten minutes, so that neither it nor its link is just
-/// slow; its disk may be, which is why they are ten.
+/// The number of times a unit is looked at that has ended but sends none of its missing output, before another
+/// connection is tried; and the number of connections before the output counts as lost. That makes ten minutes. The
+/// node answers all the time, so neither it nor its link is merely slow; but its disk may be, so the time is not
+/// shorter.
 const LOOKS: u32 = 150;
 const CONNECTIONS: u32 = 4;
 
-/// The output on this node. Its length says where to go on.
-pub(super) struct Output {
+/// The output on this node. Its length says where to continue.
+pub(super) struct CopiedOutput {
     to: Sink,
     pub(super) length: u64,
 }
 
-/// Where it goes.
+/// Where the output goes.
 enum Sink {
-    /// To a copy. Writers take turns.
+    /// Into a copy. Writers take turns.
     File { file: Arc<File>, path: PathBuf, lock: Arc<Mutex<()>> },
     /// To whoever drives a job's attempt.
-    Reader(Arc<OutputReader>),
+    Reader(Arc<AttemptReader>),
 }
 
-impl Output {
+impl CopiedOutput {
     pub(super) async fn open(remotes: &Remotes, entry: &Arc<Entry>) -> Result<Self, StepError> {
         if let Some(attempt) = entry.attempt() {
             let reader = attempt.reader().await;
@@ -60,7 +60,8 @@ impl Output {
         let (file, path, lock) = match &self.to {
             Sink::File { file, path, lock } => (file.clone(), path, lock.clone()),
             Sink::Reader(reader) => {
-                reader.give(bytes).await?;
+                let given = reader.give(bytes).await;
+                given.map_err(|_| StepError::Connection("nobody reads the output any more".into()))?;
                 self.length += added;
                 return Ok(());
             }
@@ -79,23 +80,23 @@ impl Output {
     }
 }
 
-/// Looks at a unit that has ended and whose output is not complete: a power loss may have taken the rest from a node that
-/// does not notice.
+/// Counts the looks at a unit that has ended although its output is incomplete: its node may have lost the rest in a
+/// power loss without noticing.
 #[derive(Debug, Default)]
 pub(super) struct OutputLooks {
-    /// Bytes that have come.
+    /// Bytes that have arrived.
     have: u64,
-    /// Looks in a row without any more.
+    /// Looks in a row without more bytes.
     looks: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MissingOutput {
-    /// It may still arrive.
+    /// The rest may still arrive.
     Expected,
     /// Another connection is to ask for it.
     Reconnect,
-    /// It does not arrive.
+    /// The rest will not arrive.
     Lost,
 }
 
@@ -114,17 +115,15 @@ impl OutputLooks {
 }
 
 impl Remotes {
-    /// Adds to the copy of the output. Says no, and has the unit ended there, if that is more than it may print.
+    /// Adds to the copy of the output. Returns false, and lets the other node end the unit, if that is more than the
+    /// unit may print.
     pub(super) async fn take_output(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        output: &mut Output,
+        output: &mut CopiedOutput,
         mut bytes: Vec<u8>,
     ) -> Result<bool, StepError> {
         let status = entry.status();
-        if output.length == 0 {
-            entry.note_step(UnitStep::FirstByte);
-        }
         let Some(bound) = &status.max_stdout else {
             return output.append(self, bytes).await.map(|()| true);
         };
@@ -139,13 +138,13 @@ impl Remotes {
     }
 }
 
-/// Whether a unit has ended and not all of its output that counts has come.
+/// Whether a unit has ended but not all of the output that counts has arrived.
 pub(super) fn is_early(entry: &Entry, report: &UnitReport, have: u64) -> bool {
     let most = entry.status().max_stdout.as_ref().map_or(u64::MAX, |bound| bound.bytes);
     report.state.is_final() && report.stdout_size.min(most) > have
 }
 
-/// Why this node ended a unit, or would have, had that not ended before.
+/// Why this node ended a unit, or would have ended it if it had not ended before.
 pub(super) fn why_stopped(status: &Status, report: &UnitReport) -> Option<String> {
     let stopped = status.remote().map(|remote| remote.stopped.to_string()).filter(|why| !why.is_empty());
     let exceeded = status.max_stdout.as_ref().filter(|bound| report.stdout_size > bound.bytes);

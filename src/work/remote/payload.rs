@@ -1,5 +1,6 @@
-//! Sending a unit's payload to another node: hashed if it is signed, and read from its file, which may still grow while
-//! the payload is being submitted. Knows nothing of what comes before and after it on the connection.
+//! Sends a unit's payload to another node: hashes it if the unit is signed, and reads it from its file, which may still
+//! grow while the payload is being submitted. Knows nothing of what comes before and after the payload on the
+//! connection.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -16,16 +17,16 @@ use super::submit::CHUNK;
 use crate::work::WorkError;
 use crate::work::far::StepError;
 use crate::work::signing::PayloadHash;
-use crate::work::store::Store;
-use crate::work::units::{Entry, Follower, LinkHandle};
+use crate::work::store::UnitStore;
+use crate::work::units::{DriverHandle, Entry, Follower};
 
-/// How often it is noted, of a payload that does not come on, that this is not the other node's doing.
+/// How often to note, while the client's payload makes no progress, that the other node is not to blame.
 const BREATH: Duration = Duration::from_millis(400);
 /// Bytes hashed in one go, some milliseconds' worth.
 const HASHED_AT_A_TIME: usize = 8 * 1024 * 1024;
 
 impl Remotes {
-    /// The hash of the payload, all of which is on disk; found once, as there may be many attempts.
+    /// The hash of the payload, all of which is on disk. It is computed once, because there may be many attempts.
     pub(super) async fn payload_hash(&self, entry: &Arc<Entry>) -> Result<PayloadHash, StepError> {
         let link = entry.link();
         if let Some(hash) = link.payload_hash.get() {
@@ -43,7 +44,7 @@ impl Remotes {
     }
 }
 
-/// What a unit reads, as far as it is here.
+/// Opens what a unit reads, as far as it has arrived.
 fn open(entry: &Entry) -> Result<Box<dyn Read + Send>, WorkError> {
     if let Some(attempt) = entry.attempt() {
         return attempt.payload();
@@ -52,13 +53,21 @@ fn open(entry: &Entry) -> Result<Box<dyn Read + Send>, WorkError> {
     Ok(Box::new(file.map_err(|e| WorkError::io("read", entry.dir.file("stdin"), e))?))
 }
 
-/// A payload, read from its file; of one that is still being submitted what there is and then the rest.
+/// The length of what a unit reads, if all of it has arrived.
+pub(super) fn total(entry: &Entry) -> Option<u64> {
+    match entry.attempt() {
+        Some(attempt) => attempt.payload_size(),
+        None => (!entry.status().life.awaits_payload).then(|| entry.dir.payload_size()),
+    }
+}
+
+/// Reads a payload from its file. If it is still being submitted, reads what has arrived and then waits for the rest.
 pub(super) struct PayloadReader {
-    store: Store,
+    store: UnitStore,
     path: PathBuf,
     /// Absent while it is read.
     file: Option<Box<dyn Read + Send>>,
-    link: LinkHandle,
+    link: DriverHandle,
     growth: watch::Receiver<u64>,
     status: Follower,
     is_read: bool,
@@ -72,19 +81,19 @@ impl PayloadReader {
         Ok(Self { store, path, file, link, growth, status, is_read: false })
     }
 
-    /// The next piece; `None` at the end. Never ends if the unit ends before, so that half a payload is never shut down
-    /// like a whole one. Once the node `is_heard`, it is the client that is waited for. If this is dropped, nothing
-    /// more can be read.
+    /// The next piece; `None` at the end. Never returns if the unit ends before that, so that an incomplete payload is
+    /// never ended like a complete one. Once the node `is_heard`, all waiting is for the client. If this future is
+    /// dropped, nothing more can be read.
     pub(super) async fn next(&mut self, is_heard: &AtomicBool) -> Result<Option<Vec<u8>>, StepError> {
         while !self.is_read {
             self.growth.mark_unchanged();
-            // Before the file is read: what is complete by then does not grow any more.
+            // Checked before the file is read: a payload that is complete by then does not grow any more.
             let (ended, whole) = {
                 let life = &self.status.borrow_and_update().life;
                 (life.state.is_final(), !life.awaits_payload)
             };
             let Some(mut file) = self.file.take().filter(|_| !ended) else {
-                // The driver sees it too, and gives this up.
+                // The driver sees it too, and drops this future.
                 return std::future::pending().await;
             };
             let read = move || {
@@ -96,7 +105,7 @@ impl PayloadReader {
             let read = self.store.blocking(read).await;
             let (file, chunk) = read.map_err(|e| WorkError::io("read", &self.path, e))?;
             self.file = Some(file);
-            // Of a regular file, less than was asked for is all that there is.
+            // If a regular file returns less than was asked for, that is all there is.
             self.is_read = whole && chunk.len() < CHUNK;
             if !chunk.is_empty() {
                 return Ok(Some(chunk));
@@ -125,7 +134,7 @@ struct Hashing {
 }
 
 impl Hashing {
-    /// Takes the next piece in. Blocks.
+    /// Hashes the next piece. Blocks.
     fn go_on(mut self) -> io::Result<Self> {
         let mut chunk = vec![0; CHUNK];
         for _ in 0..HASHED_AT_A_TIME / CHUNK {

@@ -1,12 +1,10 @@
-//! One thing done on another node: submitting a unit there; `follow` follows it. Every step
-//! can be repeated after any failure: what is known of the other side is written down as soon as it is known.
+//! Submits a unit to another node; `follow` follows it. Every step can be repeated after any failure, because what is
+//! known of the other side is written down as soon as it is known.
 
 use std::sync::Arc;
 
 use super::Remotes;
-use super::attempt::Attempt;
-use super::driver;
-use crate::rpc::report::unit::UnitStep;
+use super::step::{DriverStep, extra, next_step};
 use crate::rpc::request::SubmitRequest;
 use crate::rpc::{CallError, ErrorCode, ErrorLine};
 use crate::stream::Peer;
@@ -14,32 +12,34 @@ use crate::work::far::{ControlSession, StepError, ask_status, params_for, submis
 use crate::work::signing::Verb;
 use crate::work::status::RemoteExtra;
 use crate::work::store::Durability;
-use crate::work::unit::{Event, INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitId};
+use crate::work::unit::{INPUT_CUT, Life, PENDING_AT_RESTART, State, UnitEvent, UnitId};
 use crate::work::units::{Entry, detached};
 
 /// Bytes moved at a time.
 pub(super) const CHUNK: usize = 128 * 1024;
-/// Looks at a unit that may have all of its payload, and says that it waits for it, before it is taken for half a one:
-/// some 5 s.
+/// How often to ask about a unit that says it still waits for its payload, although it may have all of it, before it
+/// counts as incomplete: about 5 s.
 const PATIENT_LOOKS: u32 = 3;
 
 impl Remotes {
-    /// Has the other node take the unit with its payload. One that takes all of it at once tells of it from then on.
+    /// Sends the unit with its payload to the other node. A node that accepts all of it at once then reports on it over
+    /// the returned connection.
     pub(super) async fn submit_there(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
     ) -> Result<Option<Box<ControlSession>>, StepError> {
         let link = entry.link();
-        // First, so that what an earlier attempt still does is either seen below or undone by itself.
+        // First of all, so that what an earlier attempt still does is either seen below or undone by that attempt
+        // itself.
         let attempt = link.begin_attempt();
         let remote = extra(entry);
-        // A node waits for the first line for seconds only, and hashing may take minutes.
+        // Before connecting, because a node waits only seconds for the first line, but hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
         let mut session = self.far.connect(&remote).await?;
-        // Its own here, where a node may take that.
+        // The unit has the same ID there as here, if the node accepts that.
         let chosen = Some(&entry.id).filter(|id| id.is_choosable());
         let is_known = |id: &UnitId| *remote.remote_unit_id == *id.as_str();
-        // Our kind takes a submission that is repeated for the same unit. Others refuse it, or make a second unit.
+        // A meshd node accepts a repeated submission of the same unit. Others refuse it, or create a second unit.
         let repeats = session.peer == Peer::Meshd && chosen.is_some_and(is_known);
         if !remote.remote_unit_id.is_empty()
             && !repeats
@@ -50,7 +50,8 @@ impl Remotes {
         }
         let fresh = chosen.filter(|id| !is_known(id));
         if let Some(id) = fresh {
-            // Before the line that makes the unit: what may be there is cancelled and released there.
+            // Noted before the line that creates the unit is sent, so that whatever may be there can be cancelled and
+            // released.
             self.note(entry, Durability::Durable, |remote| remote.remote_unit_id = id.as_str().into())
                 .await?;
         }
@@ -58,7 +59,8 @@ impl Remotes {
         let is_first = fresh.is_some();
         let params = params_for(&entry.id, &remote, session.peer);
         let signature = self.far.sign_submission(&remote, &params, chosen, payload)?;
-        // A start is refused where its ID was released (docs/protocol.md#start): one that is used again goes in steps.
+        // A node refuses to start a unit whose ID was released there (docs/protocol.md#start). A unit that uses an ID
+        // again is therefore submitted in steps.
         if session.peer == Peer::Meshd && chosen.is_some() && !self.units.was_released(&entry.id) {
             let to_follow = self.far.sign(&extra(entry), Verb::Results)?;
             let both = signature.zip(to_follow).map(|(submit, follow)| format!("{submit} {follow}"));
@@ -69,8 +71,8 @@ impl Remotes {
                     if !is_first && self.was_taken(entry, &remote, &line).await? {
                         return Ok(None);
                     }
-                    // Nobody released this one, which is new there: an earlier unit of that ID had it released, before this
-                    // daemon began, say.
+                    // Nobody released this unit, which is new there: an earlier unit with this ID was released, perhaps
+                    // before this daemon started.
                     let was_another =
                         is_first && line.code() == ErrorCode::ReleasedUnit && !entry.id.is_child();
                     let refused = self.note_refusal(entry, line, is_first).await;
@@ -93,19 +95,19 @@ impl Remotes {
         if !answer.starts_with('{') {
             return Err(StepError::Connection(format!("unexpected answer to the payload: {answer}")));
         }
-        // A restart that finds the ID alone asks there what has become of it.
+        // If a restart finds only the ID, it asks the node what has become of the unit.
         self.note_accepted(entry).await?;
         Ok(None)
     }
 
-    /// The other node has all of it, durably.
+    /// Notes that the other node has the whole unit durably.
     pub(super) async fn note_accepted(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
         entry.link().note_contact();
-        entry.note_step(UnitStep::Accepted);
         self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
     }
 
-    /// Whether the node has the unit, of which it refuses a repetition now: what it refuses may have changed meanwhile.
+    /// Whether the node has the unit although it refuses to accept it again: its reasons to refuse may be newer than
+    /// the unit.
     async fn was_taken(
         &self,
         entry: &Arc<Entry>,
@@ -115,7 +117,7 @@ impl Remotes {
         if refusal.code() == ErrorCode::UnitIdInUse || refusal.code().is_temporary() {
             return Ok(false);
         }
-        // Nothing but the node's word that it has no such unit ends one that may run.
+        // A unit that may be running ends only if the node says that it has no such unit.
         let unsure = |error| StepError::Connection(format!("{refusal}, and of an earlier attempt: {error}"));
         let mut session = self.far.connect(remote).await.map_err(unsure)?;
         let is_there = self.is_there(entry, remote, &mut session).await.map_err(unsure)?;
@@ -125,10 +127,10 @@ impl Remotes {
         Ok(is_there)
     }
 
-    /// Forgets an ID that is not this unit's on the node, which has refused it.
+    /// Forgets the ID of a unit that the node refused, if the ID does not belong to this unit there.
     async fn note_refusal(&self, entry: &Arc<Entry>, line: ErrorLine, is_first: bool) -> StepError {
         if is_first || line.code() == ErrorCode::UnitIdInUse {
-            // What has that ID there, if anything, is not this unit.
+            // If any unit has that ID there, it is not this one.
             let forget = |remote: &mut RemoteExtra| remote.remote_unit_id = Box::default();
             if let Err(error) = self.note(entry, Durability::Deferred, forget).await {
                 return error;
@@ -137,9 +139,8 @@ impl Remotes {
         StepError::Refused(line)
     }
 
-    /// Has the other node make the unit. A node that knows of no chosen ID gives it one of its own, which is written
-    /// down. To be run to its end, whatever else is to be done by then: such a unit that nobody here knows of would stay
-    /// there.
+    /// Lets the other node create the unit. A node that does not support chosen IDs gives it an ID of its own, which is
+    /// written down. This must run to its end in any case; otherwise a unit could stay there that nobody here knows.
     async fn create_there(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -171,23 +172,23 @@ impl Remotes {
             remote.remote_unit_id = id.into();
         }
         if status.life.awaits_payload {
-            // It is not the node that is waited for any more.
-            status.life.apply(&Event::PayloadAwaited);
+            // The unit no longer waits for the node, but for its payload.
+            status.life.apply(&UnitEvent::PayloadAwaited);
         }
-        // Durable before it can start there, so that it is never given a second time.
+        // Durable before the unit can start there, so that it is never sent a second time.
         let how = if is_known { Durability::Deferred } else { Durability::Durable };
         if status != *writer.status() {
             writer.put(status, how).await?;
         }
         drop(writer);
-        if !driver::is_starting(&entry.status()) {
+        if next_step(&entry.status(), false) != DriverStep::Start {
             self.call_driver(entry);
         }
         Ok(session)
     }
 
-    /// Whether an earlier attempt, whose answer was lost, brought the unit over. What it brought there by half is gone
-    /// if not.
+    /// Whether an earlier attempt, whose answer was lost, has delivered the unit. If it has not, any incomplete unit is
+    /// removed there.
     async fn is_there(
         &self,
         entry: &Arc<Entry>,
@@ -197,9 +198,9 @@ impl Remotes {
         if !entry.link().is_half_there() {
             let told = match ask_status(session, &remote.remote_unit_id).await {
                 Err(error) if error.code().is_some_and(ErrorCode::is_no_unit) => {
-                    // A node that refuses no ID of its own accord would run it a second time.
+                    // A node that does not refuse a used ID by itself would run the unit a second time.
                     let forgets = session.peer == Peer::Receptor;
-                    if forgets && entry.attempt().is_some_and(Attempt::may_be_released) {
+                    if forgets && entry.attempt().is_some_and(|attempt| attempt.may_be_released) {
                         entry.link().note_missing();
                         return Err(StepError::Connection(format!(
                             "node {} does not know the unit, which was sent before: it may have run there",
@@ -211,13 +212,13 @@ impl Remotes {
                 told => told?,
             };
             let life = Life::read(told.state, told.detail.clone(), 0);
-            // The end of its payload may be on its way there.
+            // The end of its payload may still be on its way.
             if life.awaits_payload && entry.link().look() < PATIENT_LOOKS {
                 return Err(StepError::Connection(
                     "the node still waits for the earlier connection's payload".into(),
                 ));
             }
-            // A Go node says of a unit that it was pending at a restart though its command may have been started.
+            // A Go node may report that a unit was pending at a restart although its command was started.
             let was_pending = life.detail.starts_with(PENDING_AT_RESTART)
                 && (session.peer != Peer::Receptor || told.runner().is_none());
             let was_cut = life.state == State::Failed && life.detail.starts_with(INPUT_CUT);
@@ -244,8 +245,4 @@ impl Remotes {
         }
         Ok(writer.put(status, how).await?)
     }
-}
-
-pub(super) fn extra(entry: &Entry) -> RemoteExtra {
-    entry.status().remote().cloned().unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! The logins for registries that ansible-runner has written down outside of a private directory: a runner that is killed
-//! leaves them. What it was about to start stands in its artifacts, and names the place. Trusts nothing that it reads
-//! there: only what belongs to the directory's own user is removed.
+//! The logins for registries that ansible-runner writes outside of a private directory, and leaves there if it is
+//! killed. They are found by the command that its artifacts record, which names the place. That record is not trusted:
+//! only what belongs to the private directory's owner is removed.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, Uid};
 
-use crate::work::runner::{login_of, remove_login};
+use crate::work::runner::containers::{login_of, remove_login};
 
-/// Directories that are looked at, of each level; more are no runner's.
-const MOST: usize = 16;
-/// Most bytes that are read of a file: it has the whole environment of a playbook.
-const LONGEST: u64 = 1 << 20;
+/// The most directories that are looked at on each level. A runner makes fewer.
+const MOST_DIRECTORIES: usize = 16;
+/// The most bytes that are read of a recorded command, which includes the whole environment of a playbook.
+const LONGEST_FILE: u64 = 1 << 20;
 
-/// Removes the logins of the runs in a private directory. Blocks.
+/// Removes the logins of all runs in a private directory. Blocks.
 pub(super) fn remove_logins(run_dir: &Path) {
     let Ok(owner) = fs::symlink_metadata(run_dir).map(|found| Uid::from_raw(found.uid())) else { return };
     remove_below(run_dir, owner, &std::env::temp_dir());
@@ -27,7 +27,7 @@ fn remove_below(run_dir: &Path, owner: Uid, temporary: &Path) {
     let runs = inside(run_dir).into_iter().flat_map(|private| inside(&private.join("artifacts")));
     for words in runs.filter_map(|run| command(&run.join("command"))) {
         if let Some(login) = login_of(&words) {
-            // Without it there is nothing to remove.
+            // This fails if the login is gone already.
             let _ = remove_login(temporary, &login, owner);
         }
     }
@@ -35,16 +35,16 @@ fn remove_below(run_dir: &Path, owner: Uid, temporary: &Path) {
 
 fn inside(path: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(path).into_iter().flatten().flatten();
-    found.take(MOST).map(|entry| entry.path()).collect()
+    found.take(MOST_DIRECTORIES).map(|entry| entry.path()).collect()
 }
 
-/// The command that a runner has noted.
+/// The command that ansible-runner recorded.
 fn command(path: &Path) -> Option<Vec<OsString>> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = OpenOptions::new().read(true).custom_flags(i32::try_from(flags).ok()?).open(path).ok()?;
-    let found = file.metadata().ok().filter(|found| found.is_file() && found.len() <= LONGEST)?;
+    let found = file.metadata().ok().filter(|found| found.is_file() && found.len() <= LONGEST_FILE)?;
     let mut text = Vec::with_capacity(usize::try_from(found.len()).ok()?);
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    file.take(LONGEST_FILE).read_to_end(&mut text).ok()?;
     let noted: serde_json::Value = serde_json::from_slice(&text).ok()?;
     noted.get("command")?.as_array()?.iter().map(|word| Some(word.as_str()?.into())).collect()
 }

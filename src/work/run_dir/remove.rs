@@ -1,6 +1,6 @@
-//! Removing a directory that a job has filled: with any number of files, directories in any depth, and processes that may
-//! still write there. Links are never followed, and no name is looked up from further away than its own directory. What
-//! lies deeper moves up, so that neither memory nor descriptors grow with it. Knows no units.
+//! Removes a directory that a job has filled, with any number of files, at any depth, while processes may still write
+//! there. Links are never followed, and each name is looked up in its own directory, not by a longer path. Deeper
+//! directories are moved to the top, so that memory and descriptors do not grow with the depth. Knows no units.
 
 use std::ffi::CString;
 use std::io;
@@ -13,20 +13,21 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::logins::remove_logins;
-use crate::work::runner::run_bounded;
+use crate::work::runner::containers::run as run_bounded;
 
-/// Names that are read at a time.
+/// The most names that are read at a time.
 const BATCH: usize = 1024;
 const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes a directory, or what a job has put in its place. Says no when time was up before the end. Blocks.
+/// Removes a directory, or what a job has put in its place. Returns false if something is left, because the deadline
+/// came first or a process still writes there. Blocks.
 ///
 /// # Errors
-/// The system's refusal: then something stays.
+/// The system refused to remove something.
 pub(crate) fn remove(path: &Path, deadline: Instant) -> io::Result<bool> {
     remove_logins(path);
     match remove_as_this_user(path, deadline) {
-        // What a rootless container has written may belong to another of its user's IDs.
+        // Files that a rootless container wrote may belong to one of its user's subordinate IDs.
         Err(Errno::ACCESS | Errno::PERM) if is_removed_by_podman(path) => Ok(true),
         removed => Ok(removed?),
     }
@@ -65,13 +66,14 @@ fn remove_as_this_user(path: &Path, deadline: Instant) -> rustix::io::Result<boo
     }
     match rustix::fs::rmdir(path) {
         Ok(()) | Err(Errno::NOENT) => Ok(true),
-        // Somebody is still at it.
+        // Some process still writes there.
         Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Removes what has a name in the top directory. Directories in it move to the top first. Says no when time is up.
+/// Removes one entry of the top directory. Subdirectories of it are first moved to the top. Returns false if the
+/// deadline came first.
 fn clear(top: &OwnedFd, name: &CString, moved: &mut u64, deadline: Instant) -> rustix::io::Result<bool> {
     if Instant::now() >= deadline {
         return Ok(false);
@@ -82,7 +84,7 @@ fn clear(top: &OwnedFd, name: &CString, moved: &mut u64, deadline: Instant) -> r
     }
     let directory = match open(top.as_fd(), name.as_c_str()) {
         Ok(directory) => directory,
-        // It has become something else: the next round sees to that.
+        // The directory has been replaced. The next round removes what is there now.
         Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => return Ok(true),
         Err(error) => return Err(error),
     };
@@ -111,10 +113,10 @@ fn move_up(from: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> ru
     loop {
         *moved += 1;
         match rustix::fs::renameat(from, name, top, format!(".moved-{moved}")) {
-            // A job may have taken the name.
+            // A job may have used this name: try the next.
             Err(Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) => {}
             Err(Errno::NOENT) => return Ok(()),
-            // To move a directory is to write to it.
+            // Moving a directory takes the right to write to it, as its `..` changes.
             Err(Errno::ACCESS) => {
                 make_ours(from.as_fd(), name.as_c_str())?;
                 return rustix::fs::renameat(from, name, top, format!(".moved-{moved}"));
@@ -127,7 +129,7 @@ fn move_up(from: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> ru
 fn unlink(directory: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Err(Errno::NOENT) => Ok(()),
-        // Without the right to write to the directory, which its owner may take.
+        // The directory is not writable, but its owner may make it so.
         Err(Errno::ACCESS) => {
             rustix::fs::fchmod(directory, Mode::RWXU)?;
             rustix::fs::unlinkat(directory, name, AtFlags::empty())
@@ -136,7 +138,7 @@ fn unlink(directory: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     }
 }
 
-/// Opens a directory, and never what a link leads to.
+/// Opens a directory. Never follows a link.
 fn open<P: rustix::path::Arg + Copy>(at: BorrowedFd<'_>, name: P) -> rustix::io::Result<OwnedFd> {
     match rustix::fs::openat(at, name, READ, Mode::empty()) {
         Err(Errno::ACCESS) => {
@@ -147,8 +149,8 @@ fn open<P: rustix::path::Arg + Copy>(at: BorrowedFd<'_>, name: P) -> rustix::io:
     }
 }
 
-/// Gives its owner all rights to a directory. A link in its place gets nothing that this user could not do anyway; root is
-/// refused by foreign file systems alone, and changes nothing there.
+/// Gives a directory's owner all rights to it. If a link has taken its place, this does nothing that this user could
+/// not do anyway. Does nothing for root, whom only foreign file systems refuse.
 fn make_ours<P: rustix::path::Arg>(at: BorrowedFd<'_>, name: P) -> rustix::io::Result<()> {
     if rustix::process::geteuid().is_root() {
         return Err(Errno::ACCESS);
@@ -187,7 +189,7 @@ mod tests {
         symlink(&other, dir.join("a/link")).unwrap();
         symlink(&other, dir.join("link")).unwrap();
         fs::write(dir.join("a/b/file"), "x").unwrap();
-        // Names that the removal makes itself.
+        // Names that the removal uses itself.
         fs::write(dir.join(".moved-1"), "x").unwrap();
         fs::create_dir_all(dir.join(".moved-2/x")).unwrap();
         (0..3 * BATCH).for_each(|n| fs::write(dir.join("a").join(n.to_string()), "").unwrap());

@@ -1,6 +1,6 @@
-//! The daemon's end of the spawner: starts it, hands it requests, matches answers to them, and starts another
-//! when it dies. Requests may be repeated freely, as only the first runner can claim a unit.
-//! Knows nothing of what a unit is beyond its directory.
+//! The daemon's end of the spawner: starts it, hands it requests, matches answers to them, and starts another when it
+//! dies. Requests may be repeated freely, because only the first runner can claim a unit. Of a unit it knows only the
+//! directory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,17 +21,17 @@ use crate::os::back_off::BackOff;
 use crate::os::readiness;
 use crate::work::cgroup;
 
-use super::{Job, MAX_MESSAGE, Outcome, Reply, SPAWNER_ARGUMENT};
+use super::{MAX_MESSAGE, Outcome, Reply, RunnerJob, SPAWNER_ARGUMENT};
 
-/// Requests waiting for the spawner; more make their askers wait.
+/// The number of requests that may wait for the spawner; further callers wait.
 const QUEUE: usize = 1024;
-/// Between attempts to start a spawner that does not come up, or ends before it has done anything.
+/// Pauses between attempts to start a spawner that does not come up, or ends before it has done anything.
 const RESTART_PAUSES: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(2));
 /// Such attempts in a row before waiting requests are refused.
 const RESTARTS: u32 = 5;
 
-/// What systemd tells the daemon alone. A job that has them speaks for it: podman, for one, hands the socket to the
-/// container and waits for what the container says.
+/// Variables that systemd sets for the daemon alone. A job that had them would speak for the daemon: podman, for
+/// example, hands the socket to the container and waits for the container's message.
 const DAEMONS_OWN: [&str; 9] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_PID",
@@ -55,13 +55,13 @@ pub(crate) enum Started {
     Failed(String),
 }
 
-type Answer = oneshot::Sender<Started>;
+type RunnerAnswer = oneshot::Sender<Started>;
 
 /// Hands requests to the spawner; the spawner ends with the last handle.
 #[derive(Debug, Clone)]
 pub(crate) struct SpawnerHandle {
-    requests: mpsc::Sender<(Job, Answer)>,
-    /// The process ID of the spawner, of which there may be another by now.
+    requests: mpsc::Sender<(RunnerJob, RunnerAnswer)>,
+    /// The process ID of the latest spawner.
     pid: Arc<AtomicU32>,
 }
 
@@ -90,8 +90,8 @@ impl SpawnerHandle {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// Has a unit's command started.
-    pub(crate) async fn spawn(&self, job: Job) -> Started {
+    /// Lets the spawner start a unit's command.
+    pub(crate) async fn spawn(&self, job: RunnerJob) -> Started {
         let length = serde_json::to_vec(&job).map_or(usize::MAX, |bytes| bytes.len());
         if length > MAX_MESSAGE {
             let cause =
@@ -126,7 +126,7 @@ impl Process {
         }
         let socket = Arc::new(readiness::register(ours, Interest::READABLE | Interest::WRITABLE)?);
         let child = command.spawn()?;
-        // Before it is asked for anything.
+        // Before the first request, because runners inherit both.
         crate::os::rlimit::restore_for(child.id());
         cgroup::move_apart(child.id());
         Ok(Self { socket, child })
@@ -138,15 +138,15 @@ struct SpawnerConnection {
     process: Process,
     pid: Arc<AtomicU32>,
     /// Requests without an answer, by directory.
-    waiting: BTreeMap<PathBuf, (Job, Answer)>,
+    waiting: BTreeMap<PathBuf, (RunnerJob, RunnerAnswer)>,
     unsent: VecDeque<PathBuf>,
     pauses: BackOff,
-    /// The spawner that is there has done something.
+    /// The present spawner has answered a request.
     has_answered: bool,
 }
 
 impl SpawnerConnection {
-    async fn run(mut self, mut queue: mpsc::Receiver<(Job, Answer)>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<(RunnerJob, RunnerAnswer)>) {
         loop {
             let socket = self.process.socket.clone();
             tokio::select! {
@@ -166,11 +166,11 @@ impl SpawnerConnection {
         }
         let Process { socket, mut child } = self.process;
         drop(socket);
-        // It ends by itself now; waiting takes it off the process table.
+        // The spawner ends by itself now; waiting removes it from the process table.
         tokio::task::spawn_blocking(move || child.wait());
     }
 
-    fn accept(&mut self, (job, answer): (Job, Answer)) {
+    fn accept(&mut self, (job, answer): (RunnerJob, RunnerAnswer)) {
         self.unsent.push_back(job.dir.clone());
         self.waiting.insert(job.dir.clone(), (job, answer));
     }
@@ -186,7 +186,7 @@ impl SpawnerConnection {
         let _ = answer.send(started);
     }
 
-    /// Replaces a spawner that has died and repeats what it may not have done.
+    /// Replaces a spawner that has died, and repeats the requests that it may not have carried out.
     async fn restart(&mut self) {
         tracing::warn!(
             "the process that starts jobs has ended, starting another; running jobs are not affected"
@@ -202,7 +202,7 @@ impl SpawnerConnection {
             Ok(process) => {
                 self.pid.store(process.child.id(), Ordering::Relaxed);
                 self.process = process;
-                "it ends before it has done anything".to_owned()
+                "it ended before it had done anything".to_owned()
             }
             Err(error) => {
                 tracing::error!(%error, "cannot start the process that starts jobs");
@@ -238,11 +238,11 @@ async fn receive(socket: &AsyncFd<OwnedFd>) -> io::Result<Option<Reply>> {
     serde_json::from_slice(&reply).map(Some).map_err(io::Error::other)
 }
 
-/// Sends the first request of the line; never ends when there is none.
+/// Sends the first request in the queue; never ends if there is none.
 async fn send_next(
     socket: &AsyncFd<OwnedFd>,
     next: Option<&PathBuf>,
-    waiting: &BTreeMap<PathBuf, (Job, Answer)>,
+    waiting: &BTreeMap<PathBuf, (RunnerJob, RunnerAnswer)>,
 ) -> io::Result<()> {
     let Some(dir) = next else { return std::future::pending().await };
     // Answered already: nothing to send.
@@ -263,7 +263,7 @@ mod tests {
         let job = serde_json::json!({"dir": "/nowhere/unit", "command": "true", "grace_ms": 0});
         let job = serde_json::from_value(job).unwrap();
         let Started::Failed(why) = spawner.spawn(job).await else { panic!("nothing can be started") };
-        assert!(why.contains("/bin/false") && why.contains("it ends before it has done anything"), "{why}");
+        assert!(why.contains("/bin/false") && why.contains("it ended before it had done anything"), "{why}");
         assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
     }
 }

@@ -1,8 +1,9 @@
-//! The containers that a unit's processes have started, and the logins for registries that ansible-runner writes down for
-//! them: a runner that is killed removes neither. Both are read from the command lines of podman and docker, which end
-//! with the unit. Whoever starts a process writes its command line, so nothing of it is executed or opened: of a container
-//! its name is taken, if it is one of ansible-runner's, and of a login the name below the directory for temporary files.
-//! The engine is the one that this program finds. Knows no other container.
+//! Removes the containers that a unit's processes have started, and the registry logins that ansible-runner writes to
+//! files for them, because an ansible-runner that is killed removes neither. Finds both in the command lines of podman
+//! and docker processes, which end with the unit. A job can write anything into a command line, so nothing from it is
+//! executed or opened. Only names are taken: that of a container if it looks like ansible-runner's, and that of a
+//! login's directory below the directory for temporary files. The engine is the one that this program finds. Knows no
+//! other container.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,34 +20,36 @@ use rustix::process::Uid;
 
 use super::fork;
 use super::processes::{Process, is_apart, words};
-use super::start::{Rights, inherit, set_runtime_dir};
+use super::rights::{Rights, inherit, look_up, set_runtime_dir};
 use crate::work::limits::Limits;
 
 const ENGINES: [&str; 2] = ["podman", "docker"];
-/// How ansible-runner begins the name of a container, and of a directory with a login; and all the files that it writes
-/// there.
+/// How ansible-runner begins the names of containers and of directories with a login, and the names of all files that
+/// it writes there.
 const NAME: &str = "ansible_runner_";
 const LOGIN: &str = "ansible_runner_registry_";
 const LOGIN_FILES: [&str; 3] = ["auth.json", "config.json", "registries.conf"];
-/// How long the removal of a container may take, and between looks.
-const LIMIT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(10);
+/// How long the removal of a container may take, and the pause between checks whether it has ended.
+const REMOVAL_WITHIN: Duration = Duration::from_secs(5);
+const REMOVAL_EVERY: Duration = Duration::from_millis(10);
 
-/// What was found.
+/// The containers and logins that were found.
 #[derive(Debug, Default)]
 pub(super) struct Containers {
-    /// Those of the unit's user, if it has one of its own.
+    /// The rights of the unit's user, if it has one of its own.
     rights: Option<Rights>,
-    /// Engines, and names of containers.
+    /// The engine and the name of each container.
     named: BTreeSet<(&'static str, String)>,
     logins: BTreeSet<String>,
 }
 
 impl Containers {
-    /// Those of a unit's processes: of its user's, and of none inside a container or another confinement.
+    /// Finds those of a unit's processes. Looks only at processes of the unit's user, and at none inside a container or
+    /// another confinement.
     pub(super) fn of(processes: &[Process], limits: &Limits) -> Self {
         // A user that is unknown by now has no rights that could be taken.
-        let Ok(rights) = limits.user.as_deref().map(Rights::of).transpose() else { return Self::default() };
+        let Ok(known) = limits.user.as_deref().map(look_up).transpose() else { return Self::default() };
+        let rights = known.map(|(rights, _)| rights);
         let user = user_of(rights.as_ref());
         let mut found = Self { rights, ..Self::default() };
         for &(pid, _) in processes {
@@ -61,7 +64,8 @@ impl Containers {
         found
     }
 
-    /// Removes them, as the unit's user would, and with no more of the daemon's environment. Blocks for a limited time.
+    /// Removes them with the rights of the unit's user, and with no more of the daemon's environment than the unit got.
+    /// Blocks for a limited time.
     pub(super) fn remove(self, limits: &Limits) {
         let rights = self.rights.as_ref();
         for (engine, name) in self.named {
@@ -76,7 +80,7 @@ impl Containers {
             run(&mut command, rights);
         }
         for login in self.logins {
-            // Without it there is nothing to remove.
+            // If the directory is gone, there is nothing to remove.
             let _ = remove_login(&std::env::temp_dir(), &login, user_of(rights));
         }
     }
@@ -90,10 +94,10 @@ fn user_of(rights: Option<&Rights>) -> Uid {
 pub(crate) fn run(command: &mut Command, rights: Option<&Rights>) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = fork::prepare(command, rights.cloned(), None, false).spawn() else { return false };
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + REMOVAL_WITHIN;
     loop {
         match child.try_wait() {
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(REMOVAL_EVERY),
             Ok(Some(end)) => return end.success(),
             Ok(None) | Err(_) => {
                 let _ = child.kill();
@@ -117,7 +121,7 @@ struct Started {
 }
 
 fn parse(words: &[OsString]) -> Option<Started> {
-    // A script has its interpreter in front.
+    // The interpreter of a script comes first.
     let engine_of = |word: &OsString| {
         let name = Path::new(word).file_name()?;
         ENGINES.into_iter().find(|engine| name == *engine)
@@ -141,7 +145,7 @@ fn parse(words: &[OsString]) -> Option<Started> {
     Some(Started { engine, name, login })
 }
 
-/// A name that begins so and is nothing but a name.
+/// The name, if it begins so and continues with nothing but letters, digits, `_` and `-`.
 fn plain(name: &OsStr, begins: &str) -> Option<String> {
     let name = name.to_str()?;
     let is_plain =
@@ -192,7 +196,7 @@ mod tests {
                 &format!("docker --config=/tmp/{login} run --name=ansible_runner_7 image"),
                 all("docker", Some(login)),
             ),
-            // Whoever wrote that line has no say in what is executed, or where something is removed.
+            // The paths in a line decide neither what is executed nor where something is removed.
             ("python3 /home/eve/podman run --name ansible_runner_7 image", all("podman", None)),
             (
                 &format!("podman --config=/etc/{login}/ run --name ansible_runner_7 image"),

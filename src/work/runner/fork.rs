@@ -1,6 +1,5 @@
 //! The three places where starting processes needs `unsafe`: forking without exec, ending such a process, and a hook
-//! between fork and exec.
-//! Owns the arguments why they are sound, and checks at run time what they rest on.
+//! between fork and exec. Owns the arguments why they are sound, and checks at run time what the arguments assume.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,11 +10,11 @@ use std::process::Command;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::ForkResult;
 
-use super::start::Rights;
+use super::rights::Rights;
 
 /// Which of the two processes this is after a fork.
-pub(super) enum Side {
-    /// The one that forked; the other has this process ID.
+pub(super) enum ForkSide {
+    /// The process that forked; its child has this process ID.
     Parent(u32),
     Child,
 }
@@ -23,33 +22,31 @@ pub(super) enum Side {
 /// Forks this process.
 ///
 /// # Errors
-/// The system's refusal, and any other thread in this process.
-pub(super) fn fork() -> io::Result<Side> {
+/// The system refuses, or this process has another thread.
+pub(super) fn fork() -> io::Result<ForkSide> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("a process with several threads may not fork"));
     }
     // SAFETY: fork is unsound only where another thread may hold a lock (the allocator's, say) that the child
     // then waits for in vain. There is no other thread: counted above, and this thread starts none in between.
     match unsafe { nix::unistd::fork() }? {
-        ForkResult::Parent { child } => Ok(Side::Parent(child.as_raw().unsigned_abs())),
-        ForkResult::Child => Ok(Side::Child),
+        ForkResult::Parent { child } => Ok(ForkSide::Parent(child.as_raw().unsigned_abs())),
+        ForkResult::Child => Ok(ForkSide::Child),
     }
 }
 
-/// Ends this process at once: what `exit` would run, and the memory that it would touch, belong to the process that this
-/// one was forked from.
+/// Ends this forked process at once. It does not run what `exit` would run, because that belongs to the parent.
 pub(super) fn leave(code: i32) -> ! {
     // SAFETY: any number will do, and nothing of this process is used any more.
     unsafe { nix::libc::_exit(code) }
 }
 
-/// How much nicer than the node what gives way to it is: it weighs a tenth.
+/// How much nicer than the node a command is that gives way: it gets a tenth of the node's weight.
 const NICER: i32 = 10;
 
-/// Makes the command start with no signal blocked or ignored, whatever this process inherited; in the control group behind
-/// `door`;
-/// with the rights given; nicer than this process if it gives way; and end with this process: a runner that is killed
-/// cannot end it any more.
+/// Prepares the command to start with no signal blocked or ignored, in the control group of `door`, with the given
+/// rights, and nicer than this process if it gives way. The command is killed when this process ends, because a runner
+/// that is killed cannot end it any more.
 pub(super) fn prepare(
     command: &mut Command,
     rights: Option<Rights>,
@@ -57,12 +54,12 @@ pub(super) fn prepare(
     gives_way: bool,
 ) -> &mut Command {
     let hook = move || {
-        // Before anything can be started, and while there is a right to.
+        // Before the command can start anything, and while this process still has the right to do it.
         if let Some(door) = &door {
             rustix::io::write(door, b"0")?;
         }
         if gives_way {
-            // Nothing forbids to be nicer, and what is as nice as can be runs all the same.
+            // Being nicer is always allowed, and a failure would not matter.
             let _ = rustix::process::nice(NICER);
         }
         if let Some(Rights { user, group, groups }) = &rights
@@ -72,7 +69,7 @@ pub(super) fn prepare(
             nix::unistd::setgid(*group)?;
             nix::unistd::setuid(*user)?;
         }
-        // Last, as a change of rights undoes it.
+        // Last, because a change of rights undoes it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         for ignored in Signal::iterator() {
             // SAFETY: no handler is installed, the default action is restored. Refused for SIGKILL and SIGSTOP alone.

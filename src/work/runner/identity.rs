@@ -1,6 +1,6 @@
-//! Which process a runner is, in a way that no later process can be mistaken for: process ID, start time and
-//! boot. Owns the private file `runner` of a unit directory; a runner claims its unit by making it.
-//! Nothing here sends a signal except through a descriptor that was checked against the identity.
+//! Identifies a runner's process by process ID, start time and boot, so that no later process can be mistaken for it.
+//! Owns the private file `runner` of a unit directory; a runner claims its unit by making that file. Signals are sent
+//! only through a descriptor that was checked against the identity.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -50,10 +50,10 @@ impl Identity {
         }
     }
 
-    /// The runner that claimed a unit, if one did; none, too, when what it wrote is damaged.
+    /// The runner that claimed a unit; `None` if none did, or if its claim is damaged.
     ///
     /// # Errors
-    /// When that cannot be known for now: the claim may be there.
+    /// The claim cannot be read now, but may be there.
     pub(crate) fn load(dir: &UnitDir) -> io::Result<Option<Self>> {
         let found = if_there(dir.read("runner"))?;
         Ok(found.and_then(|claim| serde_json::from_slice(&claim).ok()))
@@ -81,11 +81,11 @@ impl Identity {
             Err(rustix::io::Errno::SRCH) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // Only now can the number not change hands any more.
+        // Checked after opening: if the process is there now, the descriptor is of this process and no other.
         Ok(self.is_there()?.then_some(descriptor))
     }
 
-    /// Whether the machine has not been restarted since.
+    /// Whether the machine has not been restarted since the process was started.
     ///
     /// # Errors
     /// When that cannot be known for now.
@@ -93,8 +93,8 @@ impl Identity {
         Ok(boot()? == self.boot)
     }
 
-    /// Whether the process is there, as far as can be known: one that cannot be looked at, for want of descriptors
-    /// perhaps, is not taken for dead.
+    /// Whether the process is there. A process that cannot be looked at, for example for want of descriptors, does not
+    /// count as dead.
     pub(crate) fn is_alive(&self) -> bool {
         self.is_there().unwrap_or(true)
     }
@@ -113,7 +113,7 @@ impl Identity {
     }
 }
 
-/// None of what is not there; a process may end while it is looked at.
+/// `None` if the file or the process is not there; a process may end while it is looked at.
 fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -173,7 +173,7 @@ mod tests {
         assert!(earlier.open().unwrap().is_none());
         let other_boot = Identity { boot: "x".into(), ..me.clone() };
         assert!(other_boot.open().unwrap().is_none());
-        // Would end this test if it went through.
+        // This would end the test if it were sent.
         other_boot.signal(Signal::KILL).unwrap();
         assert!(Identity { pid: 0, ..me.clone() }.open().unwrap().is_none());
         assert!(Identity { pid: u32::MAX, ..me }.open().unwrap().is_none());
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
         fs::write(dir.file("runner"), "{").unwrap();
         assert_eq!(Identity::load(&dir).unwrap(), None);
-        // Something else in its place tells of none.
+        // A directory in its place names no runner.
         fs::remove_file(dir.file("runner")).unwrap();
         fs::create_dir(dir.file("runner")).unwrap();
         assert_eq!(Identity::load(&dir).unwrap(), None);

@@ -1,8 +1,9 @@
-//! The runner process of one unit: claims the unit, starts its command with `stdin` and `stdout` as files, waits
-//! for its end and writes the final status. It holds no socket and no pipe once the command runs, so neither the
-//! daemon's end nor the spawner's touches it. SIGINT or SIGTERM ends the command with everything it started.
+//! The runner process of one unit: claims the unit, starts its command with `stdin` and `stdout` as files, waits for
+//! its end and writes the final status. Once the command runs, it shares no socket and no pipe with the daemon or the
+//! spawner, so it does not notice when they end. SIGINT or SIGTERM ends the command with everything it started.
 
 use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -18,46 +19,47 @@ use super::kill::signal_tree;
 use super::output::Pump;
 use super::payload::Payload;
 use super::processes;
-use super::spawner::reply;
 use super::start::{Running, start};
-use super::{Job, Outcome, Reply};
+use super::{Outcome, Reply, RunnerJob, reply};
 use crate::duration;
 use crate::work::cgroup::Cgroup;
 use crate::work::run_dir::{self, RunDirs};
 use crate::work::status::{CommandExtra, Extra, Status};
 use crate::work::store::{Durability, UnitDir};
-use crate::work::unit::{Event, State};
+use crate::work::unit::{State, UnitEvent};
 
 /// How long processes get to end after SIGTERM.
 const AFTER_TERM: Duration = Duration::from_secs(2);
-/// How long processes get to vanish after SIGKILL, and between repetitions for those that were just born.
+/// How long processes get to vanish after SIGKILL, and the pause before it is sent again, for processes that were just
+/// started.
 const AFTER_KILL: Duration = Duration::from_secs(4);
 const KILL_AGAIN: Duration = Duration::from_millis(50);
-/// Between attempts to write the final status on a full disk.
+/// The pause between attempts to write the final status on a full disk.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a command runs before its status says so on disk: that takes a flush, and most commands have ended by then.
-/// The daemon knows by itself.
+/// How long a command runs before the status on disk says so, because writing it costs time and most commands have
+/// ended by then. The daemon knows it from the runner's answer.
 const SHORT: Duration = Duration::from_millis(20);
 /// The Detail of a unit that was ended by a signal to its runner which no client's cancel explains.
-const ASKED_TO_END: &str = "Killed: its runner was told to end (SIGINT or SIGTERM), and not by this node; see who stops \
-                            processes on this machine, then submit the job again";
-/// The same of a unit that filled the disk, so that there was no room for more words.
+const ASKED_TO_END: &str = "Killed: its runner was told to end (SIGINT or SIGTERM), but not by this node; find out \
+                            who stops processes on this machine, then submit the job again";
+/// The same of a unit that filled the disk, so that the daemon had no room to write the reason down.
 const DISK_IS_FULL: &str = "it filled the disk of its node (diskreserve)";
-/// How the end of a command by SIGKILL reads.
-const KILLED: &str = "signal: killed";
-/// What is said of a kill in which this node had no part.
+/// Added to the Detail if this node had no part in a kill.
 const WHO_KILLS: &str = "not by this node; look for an out-of-memory kill in the system's log";
 /// Exit statuses of a shell whose last command was ended by a signal: 128 and its number.
 const SIGNALLED: std::ops::RangeInclusive<i32> = 129..=159;
-/// How long the end of a unit waits for the removal of what it has put into its private directory.
+/// How long the end of a unit waits for the removal of its private directory.
 const REMOVAL: Duration = Duration::from_secs(3);
-/// Between looks where signals cannot be waited for.
-const LOOK: Duration = Duration::from_millis(50);
+/// The most bytes and lines of a command's stderr in the Detail.
+const LAST_WORDS: u64 = 1_000;
+const LAST_LINES: usize = 3;
+/// The pause between checks if signals cannot be waited for.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs the unit to its end, for this spawner.
-pub(super) fn run(job: &Job, daemon: OwnedFd, spawner: Pid) -> ! {
+pub(super) fn run(job: &RunnerJob, daemon: OwnedFd, spawner: Pid) -> ! {
     let _ = rustix::process::setsid();
-    // A pipe that the daemon's messages go to must not stay open for as long as the job.
+    // The daemon's standard error may be a pipe, which must not stay open for as long as the job.
     let _ = File::open("/dev/null").map(nix::unistd::dup2_stderr);
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let dir = UnitDir::at(&job.dir);
@@ -83,7 +85,7 @@ pub(super) fn run(job: &Job, daemon: OwnedFd, spawner: Pid) -> ! {
         Err((status, cause)) => {
             remove_run_dir(job);
             if let Some(mut status) = status {
-                status.life.apply(&Event::StartFailed(cause.clone()));
+                status.life.apply(&UnitEvent::StartFailed(cause.clone()));
                 status.extra = Extra::None;
                 let _ = dir.write_status(&status, Durability::Durable);
             }
@@ -95,7 +97,7 @@ pub(super) fn run(job: &Job, daemon: OwnedFd, spawner: Pid) -> ! {
 
 type Begun = Result<(Status, Running), (Option<Box<Status>>, String)>;
 
-fn begin(job: &Job, dir: &UnitDir) -> Begun {
+fn begin(job: &RunnerJob, dir: &UnitDir) -> Begun {
     let mut status = dir.read_own_status().map_err(|e| (None, e.to_string()))?;
     let Extra::Command(CommandExtra { params, .. }) = &status.extra else {
         return Err((None, "the unit's status holds no parameters".into()));
@@ -106,7 +108,7 @@ fn begin(job: &Job, dir: &UnitDir) -> Begun {
         Err(cause) => return Err((Some(Box::new(status)), cause)),
     };
     status.extra = Extra::Command(CommandExtra { pid: std::process::id(), params });
-    status.life.apply(&Event::Started(number(running.pid)));
+    status.life.apply(&UnitEvent::Started(number(running.pid)));
     Ok((status, running))
 }
 
@@ -115,42 +117,41 @@ fn number(pid: Pid) -> u32 {
 }
 
 /// Waits for the command's end and writes it down.
-fn follow(job: &Job, dir: &UnitDir, mut status: Status, running: Running, spawner: Pid) {
-    let Running { pid, stdout, group, payload, pump } = running;
-    let mut wakeups = Wakeups { signals: own_signals(), pump };
+fn follow(job: &RunnerJob, dir: &UnitDir, mut status: Status, running: Running, spawner: Pid) {
+    let Running { pid, stdout, group, payload, pumps } = running;
+    let mut wakeups = Wakeups { signals: own_signals(), pumps };
     let (mut ended, killed) = wait_for_end(job, dir, &status, pid, payload, &mut wakeups);
     let left = match (&killed, ended) {
         (None, Some(end)) if !was_killed(end) => None,
         (Some(_) | None, _) => end_tree(job, pid, &mut ended, group.as_ref(), &mut wakeups),
     };
-    let (state, detail) = match (killed, ended) {
-        (Some(_), _) if dir.is_marked_cancelled() => (State::Canceled, "Canceled".to_owned()),
-        (Some(cause), _) => (State::Failed, cause),
-        (None, None) => (State::Failed, "Killed".to_owned()),
-        (None, Some(end)) => own_words(job, dir).unwrap_or_else(|| describe(end)),
+    let mut end = match (killed, ended) {
+        (Some(_), _) if dir.is_marked_cancelled() => End::new(State::Canceled, "Canceled"),
+        (Some(cause), _) => End::new(State::Failed, cause),
+        (None, None) => End::new(State::Failed, "Killed"),
+        (None, Some(end)) => own_words(job, dir).unwrap_or_else(|| End::of(end)),
     };
-    let (state, detail) = wakeups.finish(dir, state, detail);
-    let (state, detail) = match &group {
-        Some(group) => explain(group, job, state, detail),
-        None => (state, name_the_unknown(detail)),
-    };
-    let detail = match left {
-        Some(left) => format!("{detail} ({left})"),
-        None => detail,
-    };
+    wakeups.finish(dir, &mut end);
+    let why = group.as_ref().and_then(|group| explain(group, job, end.state));
+    end.add(why.or_else(|| end.is_unexplained.then(|| WHO_KILLS.to_owned())));
+    if job.limits.stderr_apart && end.state == State::Failed {
+        end.add(last_words(dir));
+    }
+    end.add(left);
+    let End { state, detail, is_unexplained: _ } = end;
     note_survivors(dir, pid);
     remove_run_dir(job);
     dir.remove_payload();
     let size = stdout.metadata().map_or(0, |m| m.len());
-    status.life.apply(&Event::Reported(state, detail, size));
-    // Of a plugin the process is not the job.
+    status.life.apply(&UnitEvent::Reported(state, detail, size));
+    // The process of a plugin is not the job.
     status.exit_code = ended.filter(|_| job.plugin.is_none()).and_then(exit_code);
     status.extra = Extra::None;
-    // A daemon that is there makes it durable before it shows it.
+    // A daemon that is alive makes the record durable before it shows it.
     if rustix::process::getppid() == Some(spawner) && dir.leave_exit_record(&status).is_ok() {
         return;
     }
-    // A full disk heals; a directory that is gone was released.
+    // A full disk may have room again. If the directory is gone, the unit was released.
     while dir.write_status(&status, Durability::Durable).is_err() && dir.path().is_dir() {
         std::thread::sleep(RETRY);
     }
@@ -165,9 +166,9 @@ fn asked_to_end(dir: &UnitDir) -> String {
     }
 }
 
-/// Waits until the command has ended, or is to be ended, and says why then.
+/// Waits until the command has ended, or has to be ended. Then also returns why.
 fn wait_for_end(
-    job: &Job,
+    job: &RunnerJob,
     dir: &UnitDir,
     status: &Status,
     command: Pid,
@@ -176,7 +177,7 @@ fn wait_for_end(
 ) -> (Option<WaitStatus>, Option<String>) {
     let begun = Instant::now();
     let deadline = job.limits.timeout.map(|limit| begun + limit);
-    // A plugin writes for itself.
+    // A plugin writes its status itself.
     let mut unwritten = (job.plugin.is_none()).then(|| begun + SHORT);
     let mut ended = reap(command);
     while ended.is_none() {
@@ -189,13 +190,13 @@ fn wait_for_end(
         }
         if ended.is_none() && unwritten.is_some_and(|when| Instant::now() >= when) {
             unwritten = None;
-            // After a power loss the unit counts as failed whatever stands here, so long as it is whole.
+            // Need not be durable: after a power loss the unit counts as failed, whatever a whole status says.
             let _ = dir.write_status(status, Durability::Deferred);
         }
         let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let cause = match (asked, wakeups.must_end()) {
             (true, _) => Some(asked_to_end(dir)),
-            // Its end says what it wrote.
+            // `Wakeups::finish` says how much it wrote.
             (false, true) => Some("Killed".to_owned()),
             (false, false) if late => job
                 .limits
@@ -210,35 +211,24 @@ fn wait_for_end(
     (ended, None)
 }
 
-/// Adds what the kernel did because of the unit's limits, and removes its control group unless something of it goes on.
-fn explain(group: &Cgroup, job: &Job, state: State, detail: String) -> (State, String) {
+/// Returns what the kernel did because of the unit's limits. Removes its control group, unless processes in it go on.
+fn explain(group: &Cgroup, job: &RunnerJob, state: State) -> Option<String> {
     let why = group.explain(&job.limits).filter(|_| state != State::Canceled);
     match state {
         State::Canceled => group.end(),
         State::Pending | State::Running | State::Succeeded | State::Failed => drop(group.remove_if_empty()),
     }
-    match why {
-        Some(why) => (state, format!("{detail} ({why})")),
-        None => (state, name_the_unknown(detail)),
-    }
+    why
 }
 
-/// Removes the private directory, unless it is kept. What takes longer is the daemon's to remove.
-fn remove_run_dir(job: &Job) {
+/// Removes the private directory, unless it is kept. If that takes too long, the daemon removes the rest.
+fn remove_run_dir(job: &RunnerJob) {
     if let Some(path) = job.run_dir.as_ref().filter(|path| !RunDirs::is_kept(path)) {
         let _ = run_dir::remove(path, Instant::now() + REMOVAL);
     }
 }
 
-/// Says where to look when the command was killed and nothing here explains it.
-fn name_the_unknown(detail: String) -> String {
-    match detail.starts_with(KILLED) {
-        true => format!("{detail} ({WHO_KILLS})"),
-        false => detail,
-    }
-}
-
-/// Writes down that processes of the command's group outlive it, for the unit's release to end.
+/// Writes down that processes of the command's group outlive it, so that the unit's release can end them.
 fn note_survivors(dir: &UnitDir, command: Pid) {
     if rustix::process::test_kill_process_group(command) != Err(rustix::io::Errno::SRCH) {
         // Without the note they only live longer.
@@ -246,11 +236,25 @@ fn note_survivors(dir: &UnitDir, command: Pid) {
     }
 }
 
-/// What a plugin has written about its end, if it is one and did.
-fn own_words(job: &Job, dir: &UnitDir) -> Option<(State, String)> {
+/// The end of what the command wrote to its stderr, in one line; `None` if it wrote nothing.
+fn last_words(dir: &UnitDir) -> Option<String> {
+    let mut file = dir.open("stderr", std::fs::OpenOptions::new().read(true)).ok()?;
+    let from = file.metadata().ok()?.len().saturating_sub(LAST_WORDS);
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(from)).ok()?;
+    file.take(LAST_WORDS).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(LAST_LINES)..].join(" / ");
+    let shown = last.replace(char::is_control, "\u{fffd}");
+    (!shown.is_empty()).then(|| format!("its stderr ends: {shown}"))
+}
+
+/// The end that a plugin has written down itself, if the command is a plugin and did so.
+fn own_words(job: &RunnerJob, dir: &UnitDir) -> Option<End> {
     job.plugin.as_ref()?;
     let left = dir.read_status().ok()?.life;
-    left.state.is_final().then_some((left.state, left.detail))
+    left.state.is_final().then(|| End::new(left.state, left.detail))
 }
 
 /// The signals that the spawner blocked, in a descriptor of this process: a descriptor made before the fork
@@ -267,25 +271,21 @@ fn own_signals() -> Option<SignalFd> {
 struct Wakeups {
     /// None when there is no descriptor left for them.
     signals: Option<SignalFd>,
-    pump: Option<Pump>,
+    pumps: Vec<Pump>,
 }
 
 impl Wakeups {
-    /// Waits for a signal or output, at most for so long; says whether a signal asked for the end.
+    /// Waits for a signal or output, at most for `limit`. Returns whether a signal asked for the end.
     fn wait(&mut self, limit: Option<Duration>) -> bool {
-        let limit = match self.pump.as_ref().and_then(Pump::retry) {
-            Some(retry) => Some(limit.unwrap_or(retry).min(retry)),
-            None => limit,
-        };
+        let limit = self.pumps.iter().filter_map(Pump::retry).chain(limit).min();
         let Some(signals) = &self.signals else {
-            // Looking now and then is all that is left.
-            std::thread::sleep(limit.unwrap_or(LOOK).min(LOOK));
+            // Without a descriptor, it can only check now and then.
+            std::thread::sleep(limit.unwrap_or(SIGNALS_EVERY).min(SIGNALS_EVERY));
             self.move_output();
             return false;
         };
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let output = self.pump.as_ref().and_then(Pump::descriptor);
-        let listen = [Some(signals.as_fd()), output].into_iter().flatten();
+        let listen = std::iter::once(signals.as_fd()).chain(self.pumps.iter().filter_map(Pump::descriptor));
         let mut waiting: Vec<_> = listen.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let _ = rustix::event::poll(&mut waiting, limit.as_ref());
         let mut asked = false;
@@ -297,29 +297,31 @@ impl Wakeups {
     }
 
     fn move_output(&mut self) {
-        if let Some(pump) = &mut self.pump {
+        for pump in &mut self.pumps {
             pump.step();
         }
     }
 
     fn must_end(&self) -> bool {
-        self.pump.as_ref().is_some_and(Pump::must_end)
+        self.pumps.iter().any(Pump::must_end)
     }
 
-    /// Brings all output into its file and says in Detail what was left out; too much of it may be a failure.
-    fn finish(self, dir: &UnitDir, state: State, detail: String) -> (State, String) {
-        let Some(pump) = self.pump else { return (state, detail) };
-        let fails = pump.fails();
-        match pump.finish(dir) {
-            Some(_) if state == State::Canceled => (state, detail),
-            Some(told) if fails => (State::Failed, format!("Killed: {told}")),
-            Some(told) => (state, format!("{detail} ({told})")),
-            None => (state, detail),
+    /// Brings all output into its file, and says in the Detail what was left out. Too much output may be a failure.
+    fn finish(self, dir: &UnitDir, end: &mut End) {
+        for pump in self.pumps {
+            let fails = pump.fails();
+            match pump.finish(dir) {
+                Some(told) if fails && end.state != State::Canceled => {
+                    *end = End::new(State::Failed, format!("Killed: {told}"));
+                }
+                Some(_) if end.state == State::Canceled => {}
+                told => end.add(told),
+            }
         }
     }
 }
 
-/// Reaps whatever has ended, adopted orphans too; gives the end of the command itself.
+/// Reaps whatever has ended, adopted orphans too. Returns the end of the command itself.
 fn reap(command: Pid) -> Option<WaitStatus> {
     let mut found = None;
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
@@ -330,10 +332,11 @@ fn reap(command: Pid) -> Option<WaitStatus> {
     found
 }
 
-/// Ends the command and everything below it: politely, and after the grace for good. What a command that is gone has left
-/// runs for nobody, and gets no grace. Being asked again changes nothing. Says what could not be ended.
+/// Ends the command and everything below it: first with SIGINT, and after the grace with SIGTERM and SIGKILL. If the
+/// command is gone already, the processes that it left get no grace. Further signals to this runner change nothing.
+/// Returns which processes could not be ended.
 fn end_tree(
-    job: &Job,
+    job: &RunnerJob,
     command: Pid,
     ended: &mut Option<WaitStatus>,
     group: Option<&Cgroup>,
@@ -367,7 +370,7 @@ fn end_tree(
     processes::told(&processes::below_this())
 }
 
-/// Reaps; says whether anything is left to be ended.
+/// Reaps. Returns whether anything is left to be ended.
 fn is_anything_left(command: Pid, ended: &mut Option<WaitStatus>) -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -379,7 +382,7 @@ fn is_anything_left(command: Pid, ended: &mut Option<WaitStatus>) -> bool {
     }
 }
 
-/// Whether a signal ended a command, or what a shell ran for it: a shell that goes on says so by its exit status.
+/// Whether a signal ended the command, or the last command of a shell, whose exit status says so.
 fn was_killed(end: WaitStatus) -> bool {
     let by_signal = |code| SIGNALLED.contains(&code);
     end.terminating_signal().is_some() || end.exit_status().is_some_and(by_signal)
@@ -390,16 +393,39 @@ fn exit_code(end: WaitStatus) -> Option<i32> {
     end.exit_status().or_else(|| end.terminating_signal().map(|signal| 128 + signal))
 }
 
-/// The end of a process in the words of the Go node.
-fn describe(end: WaitStatus) -> (State, String) {
-    match (end.exit_status(), end.terminating_signal()) {
-        (Some(0), _) => (State::Succeeded, "exit status 0".into()),
-        (Some(code), _) => (State::Failed, format!("exit status {code}")),
-        (None, Some(signal)) => {
-            let core = if end.as_raw() & 0x80 != 0 { " (core dumped)" } else { "" };
-            (State::Failed, format!("signal: {}{core}", signal_name(signal)))
+/// How a unit ends.
+struct End {
+    state: State,
+    detail: String,
+    /// It ended by SIGKILL, and nothing says who sent that.
+    is_unexplained: bool,
+}
+
+impl End {
+    fn new(state: State, detail: impl Into<String>) -> Self {
+        Self { state, detail: detail.into(), is_unexplained: false }
+    }
+
+    /// The end of its command, in the words of the Go node.
+    fn of(end: WaitStatus) -> Self {
+        match (end.exit_status(), end.terminating_signal()) {
+            (Some(0), _) => Self::new(State::Succeeded, "exit status 0"),
+            (Some(code), _) => Self::new(State::Failed, format!("exit status {code}")),
+            (None, Some(signal)) => {
+                let core = if end.as_raw() & 0x80 != 0 { " (core dumped)" } else { "" };
+                let detail = format!("signal: {}{core}", signal_name(signal));
+                let is_unexplained = signal == Signal::KILL.as_raw();
+                Self { state: State::Failed, detail, is_unexplained }
+            }
+            (None, None) => Self::new(State::Failed, format!("ended with wait status {:#x}", end.as_raw())),
         }
-        (None, None) => (State::Failed, format!("ended with wait status {:#x}", end.as_raw())),
+    }
+
+    /// Adds to the Detail.
+    fn add(&mut self, more: Option<String>) {
+        if let Some(more) = more {
+            self.detail.push_str(&format!(" ({more})"));
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Ending a command with everything it started. The runner adopts orphans (it is their subreaper), so the tree
-//! below it is complete: processes that left the group or the session are found by their parents.
+//! Ends a command with everything that it started. The runner adopts orphans (it is their subreaper), so the tree below
+//! it is complete: processes that left the group or the session are found by their parents.
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -7,8 +7,8 @@ use super::identity::Stat;
 use super::processes::{Process, below_this};
 use crate::work::cgroup::Cgroup;
 
-/// Sends a signal to every descendant of this process and to whatever is in the unit's control group, which is killed at
-/// once; and to the command's process group, as long as its number is the command's.
+/// Sends a signal to every descendant of this process, to every process in the unit's control group, and to the process
+/// group of `command`, if that is given because it has not ended. SIGKILL kills the control group at once.
 pub(super) fn signal_tree(command: Option<Pid>, cgroup: Option<&Cgroup>, signal: Signal) {
     let mut others = below_this();
     if let Some(cgroup) = cgroup {
@@ -36,7 +36,7 @@ fn in_group(pid: u32, group: Pid) -> bool {
 pub(super) fn signal_one((pid, start): Process, signal: Signal) {
     let Some(raw) = to_pid(pid) else { return };
     let Ok(descriptor) = rustix::process::pidfd_open(raw, PidfdFlags::empty()) else { return };
-    // The number may have changed hands since it was read; the descriptor cannot.
+    // Another process may have the number by now; the descriptor stays that of one process.
     if Stat::read(pid).is_ok_and(|stat| stat.start == start) {
         let _ = rustix::process::pidfd_send_signal(descriptor, signal);
     }

@@ -1,7 +1,7 @@
-//! Ending what is left of a unit whose runner was killed before it could end its command, and what outlived a command
-//! that ended by itself. Whatever a unit starts carries the unit's directory in its environment; from there its
-//! session and its descendants are found. Nothing else is ever signalled: a number that has changed hands carries no
-//! such mark.
+//! Ends what is left of a unit whose runner was killed before it could end its command, and processes that outlived a
+//! command that ended by itself. Every process that a unit starts has the unit's directory in its environment; these
+//! processes lead to their sessions and descendants. Nothing else is signalled, because an unrelated process that got a
+//! number later carries no such mark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,19 +19,19 @@ use crate::work::limits::Limits;
 use crate::work::store::UnitDir;
 
 /// The variable that names the unit's directory to whatever the unit starts.
-pub(super) const MARK: &str = "MESHD_UNIT_DIR";
+pub(super) const MARK_VARIABLE: &str = "MESHD_UNIT_DIR";
 
 /// How the processes of a unit ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Killed {
     /// How many were killed.
     pub(crate) count: usize,
-    /// What is said of those that are still there.
+    /// The text about those that are still there.
     pub(crate) left: Option<String>,
 }
 
-/// Kills every process of the unit, removes its containers as its user would, and waits until none is left. Blocks. Without
-/// the limits of its type nobody knows its user, and containers stay.
+/// Kills every process of the unit, removes its containers as its user would, and waits until none is left. Blocks.
+/// Without the limits of its type, containers stay, because only the limits name its user.
 pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
     let mut killed = BTreeSet::new();
     let containers = limits.map(|limits| Containers::of(&leftovers(dir), limits));
@@ -51,8 +51,8 @@ pub(crate) fn kill_leftovers(dir: &UnitDir, limits: Option<&Limits>) -> Killed {
     Killed { count: killed.len(), left }
 }
 
-/// Kills what outlived the command in its process group, as far as it carries the unit's mark, and waits until none of
-/// it is left. Blocks; costs nothing when nothing outlived the command.
+/// Kills the processes that outlived the command in its process group and carry the unit's mark, and waits until none
+/// is left. Blocks. Does nothing if none outlived the command.
 pub(crate) fn kill_survivors(dir: &UnitDir) {
     let Some(group) = dir.noted_group() else { return };
     let mark = mark(dir);
@@ -72,7 +72,7 @@ fn leftovers(dir: &UnitDir) -> Vec<Process> {
     let all = processes::all();
     let mark = mark(dir);
     let mut ours: BTreeSet<u32> = all.keys().copied().filter(|&pid| is_marked(pid, &mark)).collect();
-    // A session is never left for another one that exists, so all of its members descend from the unit.
+    // No process can join a session that exists, so all members of such a session descend from the unit.
     let sessions: BTreeSet<u32> =
         ours.iter().filter_map(|pid| all.get(pid)).map(|stat| stat.session).collect();
     ours.extend(all.iter().filter(|(_, stat)| sessions.contains(&stat.session)).map(|(&pid, _)| pid));
@@ -82,11 +82,11 @@ fn leftovers(dir: &UnitDir) -> Vec<Process> {
 
 /// The variable that a unit's processes carry, as it stands in their environment.
 fn mark(dir: &UnitDir) -> Vec<u8> {
-    [MARK.as_bytes(), b"=", dir.path().as_os_str().as_bytes()].concat()
+    [MARK_VARIABLE.as_bytes(), b"=", dir.path().as_os_str().as_bytes()].concat()
 }
 
 fn is_marked(pid: u32, mark: &[u8]) -> bool {
-    // Unreadable for processes of others, which are not the unit's.
+    // Cannot be read for processes of other users, which are not the unit's.
     fs::read(format!("/proc/{pid}/environ"))
         .is_ok_and(|environment| environment.split(|&byte| byte == 0).any(|variable| variable == mark))
 }

@@ -1,10 +1,10 @@
-//! Running commands outside the daemon, so that they outlive it. Three processes take part: the daemon asks one
-//! small single-threaded *spawner* (this binary in a hidden mode); that forks a *runner* per unit, detached from
-//! everything, which starts the command, waits, and writes the unit's final status.
-//! A unit's files belong to the daemon until it asks, to the runner while that lives, and to the daemon after.
+//! Runs commands outside the daemon, so that they outlive it. Three processes take part. The daemon asks one small
+//! single-threaded *spawner* (this binary in a hidden mode). The spawner forks a *runner* per unit, detached from
+//! everything. The runner starts the command, waits, and writes the unit's final status. A unit's files belong to the
+//! daemon until it asks the spawner, to the runner while the runner lives, and then to the daemon again.
 
 mod client;
-mod containers;
+pub(crate) mod containers;
 mod fork;
 pub(crate) mod identity;
 mod job;
@@ -13,13 +13,14 @@ mod leftovers;
 mod output;
 mod payload;
 mod processes;
+mod rights;
 mod spawner;
 mod start;
 
 pub(crate) use client::{SpawnerHandle, Started};
-pub(crate) use containers::{login_of, remove_login, run as run_bounded};
 pub(crate) use leftovers::{Killed, kill_leftovers, kill_survivors};
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -54,9 +55,9 @@ pub(crate) fn kill_all_units(units: &std::path::Path) {
     }
 }
 
-/// What the daemon asks for. The arguments are in the unit's status.
+/// The daemon's request to start a command. The arguments are in the unit's status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Job {
+pub(crate) struct RunnerJob {
     /// The unit's directory.
     pub(crate) dir: PathBuf,
     /// The program.
@@ -66,13 +67,13 @@ pub(crate) struct Job {
     pub(crate) plugin: Option<PythonPlugin>,
     /// Milliseconds between SIGINT and SIGTERM.
     pub(crate) grace_ms: u64,
-    /// Those that concern one unit.
+    /// The limits that concern one unit.
     #[serde(default)]
     pub(crate) limits: Limits,
-    /// The private directory that it shall have.
+    /// The private directory that the unit shall have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) run_dir: Option<PathBuf>,
-    /// The control group that it shall have.
+    /// The control group that the unit shall have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cgroup: Option<PathBuf>,
     /// Where processors are short, the command and all it starts give way to the node.
@@ -80,7 +81,7 @@ pub(crate) struct Job {
     pub(crate) gives_way: bool,
 }
 
-/// What a runner, or the spawner for it, answers.
+/// The answer of a runner, or of the spawner for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Reply {
     dir: PathBuf,
@@ -95,4 +96,11 @@ enum Outcome {
     AlreadyTaken,
     /// The command does not start; the unit's status says so too.
     Failed(String),
+}
+
+/// Sends an answer. If the daemon is gone, it finds the same in the unit's directory when it comes back.
+fn reply(daemon: &OwnedFd, reply: Reply) {
+    if let Ok(bytes) = serde_json::to_vec(&reply) {
+        let _ = rustix::net::send(daemon, &bytes, rustix::net::SendFlags::NOSIGNAL);
+    }
 }

@@ -1,4 +1,5 @@
-//! The output of a command with a bound on it: the runner reads it from a pipe and writes the unit's `stdout`.
+//! The output of a command with a bound on it: the runner reads it from a pipe and writes the unit's `stdout`, and its
+//! `stderr` if that is apart.
 //! Owns what is kept, what is discarded, and waiting for space on a full disk. Without a bound there is no pipe,
 //! and the command writes to the file itself.
 
@@ -10,26 +11,33 @@ use std::time::Duration;
 
 use crate::rpc::OutputBound;
 use crate::work::limits::WhenFull;
-use crate::work::store::UnitDir;
+use crate::work::store::{OutputFile, UnitDir};
 
 /// Bytes read at a time.
 const CHUNK: usize = 64 * 1024;
 /// Pieces taken after the command's end; a pipe holds fewer.
 const LAST_STEPS: u32 = 64;
-/// Between attempts to write to a full disk.
+/// The pause between attempts to write to a full disk.
 const RETRY: Duration = Duration::from_secs(1);
-/// Names of the files that hold the end of the output while its beginning is not known.
-const SPOOLS: [&str; 2] = [".stdout.a", ".stdout.b"];
+
+/// Names of the files that hold the end of an output while its beginning is not known.
+fn spools(file: OutputFile) -> [&'static str; 2] {
+    match file {
+        OutputFile::Stdout => [".stdout.a", ".stdout.b"],
+        OutputFile::Stderr => [".stderr.a", ".stderr.b"],
+    }
+}
 
 /// Moves output from a pipe into the unit's file.
 pub(super) struct Pump {
     pipe: io::PipeReader,
     bound: OutputBound,
     when_full: WhenFull,
+    which: OutputFile,
     file: File,
     /// The two files that take turns, the newer one last, each at most as long as the bound.
     spools: Vec<(File, u64)>,
-    /// Read and not yet written, as the disk is full.
+    /// Bytes that were read but not written, because the disk is full.
     unwritten: Vec<u8>,
     /// Bytes that the command has written.
     total: u64,
@@ -40,6 +48,7 @@ impl Pump {
     /// A pump to the file and the end of its pipe that the command writes to.
     pub(super) fn new(
         dir: &UnitDir,
+        which: OutputFile,
         file: File,
         (bound, when_full): (OutputBound, WhenFull),
     ) -> io::Result<(Self, io::PipeWriter)> {
@@ -53,23 +62,24 @@ impl Pump {
                     options.read(true).write(true).create(true).truncate(true).mode(0o600);
                     options.open(dir.file(name)).map(|file| (file, 0))
                 };
-                SPOOLS.into_iter().map(open).collect::<io::Result<_>>()?
+                spools(which).into_iter().map(open).collect::<io::Result<_>>()?
             }
         };
-        Ok((Self { pipe, bound, when_full, file, spools, unwritten: Vec::new(), total: 0, open: true }, end))
+        let (unwritten, total, open) = (Vec::new(), 0, true);
+        Ok((Self { pipe, bound, when_full, which, file, spools, unwritten, total, open }, end))
     }
 
-    /// What to wait for, unless there is nothing more to come or no room for it.
+    /// The descriptor to wait for; `None` if nothing more comes, or there is no room for it.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (self.open && self.unwritten.is_empty()).then(|| self.pipe.as_fd())
     }
 
-    /// When to look again although nothing has come, if so.
+    /// How long to wait before writing is tried again; `None` if everything is written.
     pub(super) fn retry(&self) -> Option<Duration> {
         (!self.unwritten.is_empty()).then_some(RETRY)
     }
 
-    /// Moves a piece of what is there, without waiting; says whether there may be more.
+    /// Moves a piece of the output, without waiting. Returns whether there may be more.
     pub(super) fn step(&mut self) -> bool {
         if self.flush().is_err() || !self.open {
             return false;
@@ -100,9 +110,9 @@ impl Pump {
         self.when_full == WhenFull::Fail
     }
 
-    /// Moves what is left once the command has ended, and gives what Detail has to say about it.
+    /// Moves the rest once the command has ended. Returns what the Detail has to say about the output.
     pub(super) fn finish(mut self, dir: &UnitDir) -> Option<String> {
-        // Whoever outlives the command and goes on writing shall not keep this from its end.
+        // Bounded, so that a process that outlives the command and goes on writing cannot keep this from ending.
         let mut steps = 0;
         while steps < LAST_STEPS && dir.path().exists() && (self.step() || !self.unwritten.is_empty()) {
             match self.unwritten.is_empty() {
@@ -114,15 +124,19 @@ impl Pump {
             std::thread::sleep(RETRY);
         }
         if !self.spools.is_empty() {
-            SPOOLS.into_iter().for_each(|name| drop(std::fs::remove_file(dir.file(name))));
+            spools(self.which).into_iter().for_each(|name| drop(std::fs::remove_file(dir.file(name))));
         }
         let OutputBound { bytes, setting } = &self.bound;
+        let what = match self.which {
+            OutputFile::Stdout => "output",
+            OutputFile::Stderr => "stderr",
+        };
         let over = self.total.checked_sub(*bytes).filter(|&over| over > 0)?;
         Some(match self.when_full {
             WhenFull::Fail => self.bound.exceeded(),
-            WhenFull::Stop => format!("the last {over} bytes of its output were discarded ({setting})"),
+            WhenFull::Stop => format!("the last {over} bytes of its {what} were discarded ({setting})"),
             WhenFull::TruncateHead => {
-                format!("the first {over} bytes of its output were discarded ({setting})")
+                format!("the first {over} bytes of its {what} were discarded ({setting})")
             }
         })
     }
@@ -148,7 +162,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Adds to the newer spool; a full one becomes the older.
+    /// Adds to the newer spool. When it is full, it becomes the older one, and the other one is emptied.
     fn spool(&mut self) -> io::Result<usize> {
         let bound = self.bound.bytes.max(1);
         if self.spools[1].1 >= bound {
@@ -165,7 +179,7 @@ impl Pump {
         Ok(written)
     }
 
-    /// Writes the last bytes that the spools hold; from the beginning again when it was interrupted.
+    /// Writes the last bytes that the spools hold. After an error it can be called again, and begins anew.
     fn write_tail(&mut self) -> io::Result<()> {
         if self.spools.is_empty() {
             return Ok(());
@@ -192,8 +206,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = UnitDir::at(temp.path());
         let file = dir.append_stdout().unwrap();
-        let (mut pump, mut end) =
-            Pump::new(&dir, file, (OutputBound { bytes, setting: "maxstdout".into() }, when_full)).unwrap();
+        let (mut pump, mut end) = Pump::new(
+            &dir,
+            OutputFile::Stdout,
+            file,
+            (OutputBound { bytes, setting: "maxstdout".into() }, when_full),
+        )
+        .unwrap();
         for piece in pieces {
             end.write_all(piece).unwrap();
             while pump.step() {}

@@ -1,5 +1,5 @@
-//! The payload of a command, which is removed once the command has read it: whoever runs beside it could read it too, and
-//! nothing else needs it. Owns when to look. A command that reads it again finds it by its standard input.
+//! Removes the payload of a command once the command has read it, because other jobs of the same user could read it
+//! too, and nothing else needs it. Owns when to check. A command can still read it again through its standard input.
 
 use std::fs::File;
 use std::io::{self, Seek as _};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::os::back_off::BackOff;
 use crate::work::store::UnitDir;
 
-/// The first and the longest pause between looks: most commands read at once, others for as long as they run.
-const FIRST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_secs(10);
+/// The first and the longest pause between checks: most commands read at once, others for as long as they run.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A payload that has not been read to its end.
 #[derive(Debug)]
@@ -23,20 +23,20 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// None of a command without one.
+    /// `None` if the payload is empty.
     pub(super) fn new(stdin: &File) -> io::Result<Option<Self>> {
         let (file, length) = (stdin.try_clone()?, stdin.metadata()?.len());
-        let mut pauses = BackOff::new(FIRST, LONGEST);
+        let mut pauses = BackOff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let next = Instant::now() + pauses.next();
         Ok((length > 0).then_some(Self { file, length, next, pauses }))
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn next(&self) -> Instant {
         self.next
     }
 
-    /// Removes it if it has been read; says whether it had been, or its time has not come.
+    /// Removes the payload if it is time to check and all of it has been read. Returns whether it did.
     pub(super) fn remove_if_read(&mut self, dir: &UnitDir, now: Instant) -> bool {
         if now < self.next {
             return false;
@@ -70,7 +70,7 @@ mod tests {
         assert!(!look(&mut payload) && path.exists());
         stdin.read_to_end(&mut Vec::new()).unwrap();
         assert!(
-            !payload.remove_if_read(&dir, payload.next() - FIRST) && path.exists(),
+            !payload.remove_if_read(&dir, payload.next() - FIRST_PAUSE) && path.exists(),
             "not before its time"
         );
         assert!(look(&mut payload) && !path.exists());

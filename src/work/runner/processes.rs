@@ -1,5 +1,5 @@
-//! The processes of this machine as /proc shows them: which there are, which descend from which, what they were started
-//! as. Owns the rule which of a unit's processes belong to others as well. Signals nothing.
+//! The processes of this machine as /proc shows them: which there are, which descend from which, and their command
+//! lines. Owns the rule which of a unit's processes others need as well. Signals nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use super::identity::Stat;
 /// A process and its start time, which no later process of that number has.
 pub(super) type Process = (u32, u64);
 
-/// How many of those that do not end are named.
+/// How many processes that do not end are named.
 const MOST_NAMED: usize = 5;
 
 /// All processes there are.
@@ -23,7 +23,7 @@ pub(super) fn all() -> BTreeMap<u32, Stat> {
     pids.filter_map(|pid| Some((pid, Stat::read(pid).ok()?))).collect()
 }
 
-/// Adds to some processes all that descend from them.
+/// Adds to `found` all descendants of its processes.
 pub(super) fn add_descendants(all: &BTreeMap<u32, Stat>, found: &mut BTreeSet<u32>) {
     loop {
         let is_new = |(pid, stat): &(&u32, &Stat)| found.contains(&stat.parent) && !found.contains(pid);
@@ -35,13 +35,13 @@ pub(super) fn add_descendants(all: &BTreeMap<u32, Stat>, found: &mut BTreeSet<u3
     }
 }
 
-/// Those of some processes that live and are nobody else's.
+/// The processes in `found` that live and that nobody else needs.
 pub(super) fn living(all: &BTreeMap<u32, Stat>, found: &BTreeSet<u32>) -> Vec<Process> {
     let ours = all.iter().filter(|(pid, stat)| found.contains(pid) && !stat.dead);
     ours.filter(|(pid, _)| !is_shared(**pid)).map(|(&pid, stat)| (pid, stat.start)).collect()
 }
 
-/// The processes below this one that live.
+/// The living descendants of this process that nobody else needs.
 pub(super) fn below_this() -> Vec<Process> {
     let (all, this) = (all(), std::process::id());
     let mut found = BTreeSet::from([this]);
@@ -50,8 +50,9 @@ pub(super) fn below_this() -> Vec<Process> {
     living(&all, &found)
 }
 
-/// Whether it keeps the user namespace of all containers of its user. The first rootless podman starts it, and every
-/// container would end with it. A process chooses its own name: what counts is the program, which only the system installs.
+/// Whether this is podman's pause process, which keeps the user namespace of all containers of its user. The first
+/// rootless podman starts it, and every container would end with it. The program has to be one that only root can
+/// install, because a process can choose its own name.
 fn is_shared(pid: u32) -> bool {
     let program = format!("/proc/{pid}/exe");
     let installed = fs::metadata(&program).is_ok_and(|facts| facts.uid() == 0 && facts.mode() & 0o022 == 0);
@@ -64,7 +65,7 @@ fn is_shared(pid: u32) -> bool {
     is_pause && installed && !is_same(pid, "user")
 }
 
-/// Whether it sees other users or files than this process: in a container, say.
+/// Whether a process sees other users or files than this one, for example because it is in a container.
 pub(super) fn is_apart(pid: u32) -> bool {
     !is_same(pid, "user") || !is_same(pid, "mnt")
 }
@@ -74,7 +75,7 @@ fn is_same(pid: u32, namespace: &str) -> bool {
     of(&pid.to_string()) == of("self")
 }
 
-/// The words of a file in a process's directory that ends each with NUL.
+/// The words of a file in a process's directory. NUL ends each word.
 pub(super) fn words(pid: u32, file: &str) -> io::Result<Vec<OsString>> {
     let text = fs::read(format!("/proc/{pid}/{file}"))?;
     let words = text.split(|&byte| byte == 0).filter(|word| !word.is_empty());
@@ -85,7 +86,7 @@ fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// What is said of processes that have not ended although they were killed; nothing if there are none.
+/// The text about processes that have not ended although they were killed; `None` if there are none.
 pub(super) fn told(left: &[Process]) -> Option<String> {
     if left.is_empty() {
         return None;

@@ -14,19 +14,19 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use rustix::process::WaitOptions;
 
-use super::fork::{Side, fork};
+use super::fork::{ForkSide, fork};
 use super::identity::Identity;
-use super::{Job, MAX_MESSAGE, Outcome, Reply, job};
+use super::{MAX_MESSAGE, Outcome, Reply, RunnerJob, job, reply};
 use crate::work::store::UnitDir;
 
 /// Serves the daemon until it is gone.
 pub(super) fn run() -> ! {
-    // Out of the terminal's reach: Ctrl-C is for the daemon to interpret.
+    // In a session of its own, so that Ctrl-C in a terminal reaches only the daemon.
     let _ = rustix::process::setsid();
-    // What a killed runner leaves behind comes here to be reaped, in a container without an init process too.
+    // Processes that a killed runner leaves are adopted and reaped here, also in a container without an init process.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let (daemon, signals) = match set_up() {
         Ok(both) => both,
@@ -40,9 +40,9 @@ pub(super) fn run() -> ! {
     loop {
         match next(&daemon, &signals, &mut runners) {
             Next::Job(job) => match fork() {
-                Ok(Side::Parent(runner)) => drop(runners.insert(runner, job.dir)),
-                // A runner has the socket to itself, and closes it when its command runs.
-                Ok(Side::Child) => job::run(&job, daemon, spawner),
+                Ok(ForkSide::Parent(runner)) => drop(runners.insert(runner, job.dir)),
+                // A runner has its own copy of the socket, and closes it when its command runs.
+                Ok(ForkSide::Child) => job::run(&job, daemon, spawner),
                 Err(error) => {
                     let cause = format!("cannot start a runner process: {error}");
                     reply(&daemon, Reply { dir: job.dir, outcome: Outcome::Failed(cause) });
@@ -58,13 +58,13 @@ pub(super) fn run() -> ! {
 fn set_up() -> io::Result<(OwnedFd, SignalFd)> {
     let daemon = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
-    // Every runner needs it; asked for once, it is in the memory of all.
+    // Every runner needs its identity, so this fails here if a process cannot read its own.
     Identity::own()?;
     Ok((daemon, block_signals()?))
 }
 
-/// Blocks the signals that the spawner and its runners take in order, so that none is lost between fork and
-/// the moment somebody reads it.
+/// Blocks the signals that the spawner and its runners read from descriptors, so that none is lost between a fork and
+/// the first read.
 fn block_signals() -> nix::Result<SignalFd> {
     let mut set = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM] {
@@ -75,7 +75,7 @@ fn block_signals() -> nix::Result<SignalFd> {
 }
 
 enum Next {
-    Job(Box<Job>),
+    Job(Box<RunnerJob>),
     Nothing,
     DaemonGone,
 }
@@ -104,8 +104,8 @@ fn next(daemon: &OwnedFd, signals: &SignalFd, runners: &mut Runners) -> Next {
     if asked { receive(daemon) } else { Next::Nothing }
 }
 
-/// Answers for a runner that was killed. If it had answered itself, the daemon takes no notice; if it had not, nobody
-/// else would. Whether it came as far as to claim the unit, and perhaps to start the command, its directory says.
+/// Answers for a runner that was killed, because it may not have answered itself. If it had, the daemon ignores this
+/// answer. The unit's directory says whether the runner had claimed the unit, and so may have started the command.
 fn answer_for(daemon: &OwnedFd, dir: PathBuf) {
     let outcome = match Identity::load(&UnitDir::at(&dir)) {
         Ok(None) => {
@@ -117,19 +117,12 @@ fn answer_for(daemon: &OwnedFd, dir: PathBuf) {
 }
 
 fn receive(daemon: &OwnedFd) -> Next {
-    // Untouched but for the message: after each fork a page that is written to is copied first.
+    // Not zeroed, because after each fork a page that is written to has to be copied first.
     let mut message = Vec::with_capacity(MAX_MESSAGE);
     match rustix::net::recv(daemon, spare_capacity(&mut message), RecvFlags::DONTWAIT) {
         Ok((_, 0)) => Next::DaemonGone,
         Ok(_) => serde_json::from_slice(&message).map_or(Next::Nothing, |job| Next::Job(Box::new(job))),
         Err(Errno::AGAIN | Errno::INTR) => Next::Nothing,
         Err(_) => Next::DaemonGone,
-    }
-}
-
-/// Sends an answer; a daemon that is gone finds the same in the unit's directory when it comes back.
-pub(super) fn reply(daemon: &OwnedFd, reply: Reply) {
-    if let Ok(bytes) = serde_json::to_vec(&reply) {
-        let _ = rustix::net::send(daemon, &bytes, SendFlags::NOSIGNAL);
     }
 }

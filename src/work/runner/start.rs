@@ -1,31 +1,25 @@
-//! Starting a unit's command: its arguments, surroundings, rights, and where its output goes. Owns the words for what
-//! can go wrong with that; knows nothing of what happens afterwards.
+//! Starts a unit's command: its arguments, its surroundings, and where its output goes. Owns the texts of errors in
+//! that. Knows nothing of what happens afterwards, and leaves rights to `rights`.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::process::Pid;
 
 use super::output::Pump;
 use super::payload::Payload;
-use super::{Job, fork, leftovers};
+use super::rights::{Rights, inherit, look_up, set_runtime_dir};
+use super::{RunnerJob, fork, leftovers};
 use crate::rpc::OutputBound;
 use crate::work::cgroup::Cgroup;
 use crate::work::command;
-use crate::work::limits::{Inherited, Limits, WhenFull};
+use crate::work::limits::WhenFull;
 use crate::work::run_dir;
-use crate::work::store::UnitDir;
-
-const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
-/// What of the daemon's variables stays in a clean environment. None of it is a secret.
-const CLEAN: &str = "PATH HOME USER LOGNAME LANG LANGUAGE LC_* TZ XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR \
-                     GIT_SSL_CAINFO GIT_SSL_CAPATH REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NIX_SSL_CERT_FILE";
+use crate::work::store::{OutputFile, UnitDir};
 
 /// A command that runs.
 pub(super) struct Running {
@@ -34,23 +28,16 @@ pub(super) struct Running {
     pub(super) stdout: File,
     /// Its control group, if it has one.
     pub(super) group: Option<Cgroup>,
-    /// What of its payload is still to be removed. A plugin finds it by its path, at any time.
+    /// Its payload, if that is to be removed once it is read. That of a plugin is not, because a plugin may open it by
+    /// its path at any time.
     pub(super) payload: Option<Payload>,
-    /// What moves the output there, when the command does not write there itself.
-    pub(super) pump: Option<Pump>,
-}
-
-/// Rights that a command gets in place of the runner's.
-#[derive(Debug, Clone)]
-pub(crate) struct Rights {
-    pub(super) user: Uid,
-    pub(super) group: Gid,
-    pub(super) groups: Vec<Gid>,
+    /// Move its output to its files, unless it writes there itself.
+    pub(super) pumps: Vec<Pump>,
 }
 
 /// Starts the command with the unit's own parameters and bound; an error is the cause as Detail shows it.
 pub(super) fn start(
-    job: &Job,
+    job: &RunnerJob,
     dir: &UnitDir,
     params: &str,
     max_stdout: Option<&OutputBound>,
@@ -61,7 +48,7 @@ pub(super) fn start(
     let stdin = open("stdin", OpenOptions::new().read(true))?;
     let payload = match job.plugin {
         Some(_) => {
-            // It writes the status in place: one that a power loss then damages must not look like a new unit's.
+            // A plugin writes the status in place. If a power loss damages it, the unit must not look like a new one.
             dir.sync_names().map_err(|e| format!("cannot make the unit's files durable: {e}"))?;
             None
         }
@@ -70,7 +57,11 @@ pub(super) fn start(
     let stdout = open("stdout", OpenOptions::new().append(true).create(true).mode(0o600))?;
     let mut command = Command::new(&job.command);
     command.args(arguments(job, dir, params)?).stdin(stdin).process_group(0);
-    let pump = direct_output(&mut command, job.limits.output(max_stdout), dir, &stdout)
+    let stderr = match job.limits.stderr_apart {
+        true => Some(open("stderr", OpenOptions::new().append(true).create(true).mode(0o600))?),
+        false => None,
+    };
+    let pumps = direct_output(&mut command, job.limits.output(max_stdout), dir, (&stdout, stderr))
         .map_err(|e| format!("cannot connect the command with the unit's stdout: {e}"))?;
     let rights = surroundings(&mut command, job, dir)?;
     let (group, door) = group(job, dir)
@@ -80,17 +71,17 @@ pub(super) fn start(
         fork::prepare(&mut command, rights, door, job.gives_way).spawn().map_err(|e| start_error(job, &e))?;
     let pid =
         i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("the command has no process ID")?;
-    Ok(Running { pid, stdout, group, payload, pump })
+    Ok(Running { pid, stdout, group, payload, pumps })
 }
 
-fn arguments(job: &Job, dir: &UnitDir, params: &str) -> Result<Vec<String>, String> {
+fn arguments(job: &RunnerJob, dir: &UnitDir, params: &str) -> Result<Vec<String>, String> {
     let run_dir = job.run_dir.as_ref().map(|path| path.display().to_string());
     let fill_in = |text: &str| match &run_dir {
         Some(run_dir) => run_dir::fill_in(text, run_dir),
         None => text.to_owned(),
     };
     let Some(plugin) = &job.plugin else {
-        // Afterwards, so that no path can make more words.
+        // Filled in after the split, so that no path can make more words.
         let words = command::split(params).map_err(|e| e.to_string())?;
         return Ok(words.iter().map(|word| fill_in(word)).collect());
     };
@@ -100,8 +91,8 @@ fn arguments(job: &Job, dir: &UnitDir, params: &str) -> Result<Vec<String>, Stri
     Ok(vec![function, dir.path().display().to_string(), serde_json::Value::Object(config).to_string()])
 }
 
-/// The unit's group and the way in, if it shall have one.
-fn group(job: &Job, dir: &UnitDir) -> io::Result<Option<(Cgroup, OwnedFd)>> {
+/// The unit's control group, and the descriptor that moves a process into it, if the unit shall have one.
+fn group(job: &RunnerJob, dir: &UnitDir) -> io::Result<Option<(Cgroup, OwnedFd)>> {
     let Some(path) = &job.cgroup else { return Ok(None) };
     let group = Cgroup::make(path, &job.limits, dir)?;
     let door = group.door()?;
@@ -112,24 +103,30 @@ fn direct_output(
     command: &mut Command,
     bound: Option<(OutputBound, WhenFull)>,
     dir: &UnitDir,
-    stdout: &File,
-) -> io::Result<Option<Pump>> {
+    (stdout, stderr): (&File, Option<File>),
+) -> io::Result<Vec<Pump>> {
     let Some(bound) = bound else {
-        command.stdout(stdout.try_clone()?).stderr(Stdio::from(stdout.try_clone()?));
-        return Ok(None);
+        let stderr = stderr.map_or_else(|| stdout.try_clone(), Ok)?;
+        command.stdout(stdout.try_clone()?).stderr(Stdio::from(stderr));
+        return Ok(Vec::new());
     };
-    let (pump, end) = Pump::new(dir, stdout.try_clone()?, bound)?;
-    command.stdout(end.try_clone()?).stderr(end);
-    Ok(Some(pump))
+    let (pump, end) = Pump::new(dir, OutputFile::Stdout, stdout.try_clone()?, bound.clone())?;
+    let Some(stderr) = stderr else {
+        command.stdout(end.try_clone()?).stderr(end);
+        return Ok(vec![pump]);
+    };
+    let (of_stderr, stderr_end) = Pump::new(dir, OutputFile::Stderr, stderr, bound)?;
+    command.stdout(end).stderr(stderr_end);
+    Ok(vec![pump, of_stderr])
 }
 
-/// Environment, directory and rights.
-fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Option<Rights>, String> {
+/// Sets the command's environment and directories. Returns the rights that it is to get.
+fn surroundings(command: &mut Command, job: &RunnerJob, dir: &UnitDir) -> Result<Option<Rights>, String> {
     let limits = &job.limits;
     if let Some(cwd) = &limits.cwd {
         if !cwd.is_dir() {
             return Err(format!(
-                "the working directory {} (cwd) is not there: make it, or correct the work type",
+                "the working directory {} (cwd) does not exist: create it, or correct the work type",
                 cwd.display()
             ));
         }
@@ -141,9 +138,8 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
         command.env("HOME", &user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
         rights
     });
-    let user = rights.as_ref().map(|rights| rights.user);
-    set_runtime_dir(command, user);
-    command.envs(&limits.env).env(leftovers::MARK, dir.path());
+    set_runtime_dir(command, rights.as_ref().map(|rights| rights.user));
+    command.envs(&limits.env).env(leftovers::MARK_VARIABLE, dir.path());
     if let Some(path) = &job.run_dir {
         let owner = rights.as_ref().map(|rights| {
             let Rights { user, group, groups: _ } = rights;
@@ -156,59 +152,8 @@ fn surroundings(command: &mut Command, job: &Job, dir: &UnitDir) -> Result<Optio
     Ok(rights)
 }
 
-/// Leaves a command what it may have of the daemon's environment: where that is not all, what any program needs.
-pub(super) fn inherit(command: &mut Command, limits: &Limits, rights: Option<&Rights>) {
-    let is_another = rights.is_some_and(|rights| rights.user != nix::unistd::geteuid());
-    let usual = if is_another { Inherited::Clean } else { Inherited::Whole };
-    match limits.environment.unwrap_or(usual) {
-        Inherited::Whole => return,
-        Inherited::Clean => {}
-    }
-    let is_kept = |name: &str| {
-        let mut all = CLEAN.split(' ');
-        all.any(|one| one.strip_suffix('*').map_or(one == name, |kind| name.starts_with(kind)))
-    };
-    let kept = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_kept));
-    command.env_clear().envs(kept);
-}
-
-/// Tells a command of the directory that systemd-logind keeps for a user, by default this process's own, who gets none by
-/// the unit of a service. Rootless podman keeps its state there.
-pub(super) fn set_runtime_dir(command: &mut Command, user: Option<Uid>) {
-    if user.is_none() && std::env::var_os(RUNTIME_DIR).is_some() {
-        return;
-    }
-    command.env_remove(RUNTIME_DIR);
-    let directory = format!("/run/user/{}", user.unwrap_or_else(nix::unistd::geteuid));
-    if Path::new(&directory).is_dir() {
-        command.env(RUNTIME_DIR, directory);
-    }
-}
-
-impl Rights {
-    /// Those of a user; an error is the cause as Detail shows it.
-    pub(super) fn of(name: &str) -> Result<Self, String> {
-        Ok(look_up(name)?.0)
-    }
-}
-
-/// A user's rights, and what the system knows of that user.
-fn look_up(name: &str) -> Result<(Rights, User), String> {
-    let found = User::from_name(name).map_err(|e| format!("cannot look up user {name}: {e}"))?;
-    let user = found.ok_or_else(|| {
-        format!("there is no user {name} on this system: make that user, or correct `user` of the work type")
-    })?;
-    if !nix::unistd::geteuid().is_root() && nix::unistd::geteuid() != user.uid {
-        return Err(format!("cannot become user {name}: only a node that runs as root can"));
-    }
-    let c_name = std::ffi::CString::new(name).map_err(|e| e.to_string())?;
-    let groups =
-        getgrouplist(&c_name, user.gid).map_err(|e| format!("cannot look up the groups of {name}: {e}"))?;
-    Ok((Rights { user: user.uid, group: user.gid, groups }, user))
-}
-
-/// The words of the Go node, which name the program, and what to do.
-fn start_error(job: &Job, error: &io::Error) -> String {
+/// The text of the Go node, which names the program, and advice.
+fn start_error(job: &RunnerJob, error: &io::Error) -> String {
     let program = &job.command;
     let (words, advice) = match error.kind() {
         io::ErrorKind::NotFound if !program.contains('/') => (
@@ -217,16 +162,16 @@ fn start_error(job: &Job, error: &io::Error) -> String {
         ),
         io::ErrorKind::NotFound => (
             format!("fork/exec {program}: no such file or directory"),
-            "install it, or what its first line names, or correct the work type",
+            "install it, or the interpreter that its first line names, or correct the work type",
         ),
         io::ErrorKind::PermissionDenied => (
             format!("fork/exec {program}: permission denied"),
             "let the user who runs the node, or `user` of the work type, execute it",
         ),
         io::ErrorKind::ArgumentListTooLong => {
-            (format!("fork/exec {program}: {error}"), "send what is long as payload, not as parameters")
+            (format!("fork/exec {program}: {error}"), "send long data as payload, not as parameters")
         }
-        _ => (format!("fork/exec {program}: {error}"), "see that the program can be started by hand"),
+        _ => (format!("fork/exec {program}: {error}"), "check that the program can be started by hand"),
     };
     format!("{words} ({advice})")
 }

@@ -1,6 +1,6 @@
 //! Keys for signatures, kept in memory and read again when their file changes.
 //!
-//! A file that cannot be used never takes the place of one that could. No key's bytes reach a message.
+//! An unusable file never replaces a usable key. Messages never contain a key's bytes.
 
 use std::fmt;
 use std::fs;
@@ -21,12 +21,12 @@ use crate::os::regular_file::{self, LONGEST};
 #[error("{}: {problem}", path.display())]
 pub struct KeyError {
     path: PathBuf,
-    problem: Problem,
+    problem: KeyProblem,
 }
 
 /// What is wrong with the contents of a key file, or with reading it.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum KeyProblem {
     #[error("cannot be read: {0}")]
     Read(#[source] io::Error),
     #[error("holds a public key where the private one is needed")]
@@ -34,34 +34,33 @@ pub(super) enum Problem {
     #[error("holds a private key where the public one is needed: a node that only verifies must not have it")]
     NotPublic,
     #[error(
-        "holds an encrypted key, and a node has nobody to ask for the passphrase: \
-         `ssh-keygen -p -N '' -f FILE` removes it"
+        "holds an encrypted key, and a node has nobody to ask for the passphrase: remove it with `ssh-keygen -p -N '' -f FILE`"
     )]
     Encrypted,
-    #[error("holds {0} lines where one public key is needed")]
+    #[error("holds {0} lines, but must hold one public key")]
     SeveralLines(usize),
-    #[error("holds an RSA key of {0} bits, and 2048 to 8192 are needed")]
+    #[error("holds an RSA key of {0} bits, but 2048 to 8192 are needed")]
     RsaLength(usize),
     #[error(
-        "holds no key that can be used: RSA and Ed25519 can, in PEM or as ssh-keygen writes them \
-         (`meshctl key generate` makes a pair)"
+        "holds no key that can be used: give an RSA or Ed25519 key, in PEM or as ssh-keygen writes it (`meshctl key \
+         generate` makes a pair)"
     )]
     Unusable,
 }
 
 /// A key that a file may hold.
 pub(super) trait KeyMaterial: Sized + Send + Sync {
-    /// Reads it from a file's contents, PEM or OpenSSH's format, and makes sure that it can be used.
-    fn parse(file: &[u8]) -> Result<Self, Problem>;
+    /// Reads a key from a file's contents (PEM or OpenSSH's format). Fails if the key cannot be used.
+    fn parse(file: &[u8]) -> Result<Self, KeyProblem>;
 }
 
-/// Signs.
+/// A key that signs.
 pub(super) struct PrivateKey {
     pub(super) algorithm: Algorithm,
     pub(super) key: EncodingKey,
 }
 
-/// Verifies.
+/// A key that verifies.
 pub(super) struct PublicKey {
     pub(super) algorithm: Algorithm,
     pub(super) key: DecodingKey,
@@ -72,47 +71,48 @@ fn says(file: &[u8], what: &str) -> bool {
 }
 
 impl KeyMaterial for PrivateKey {
-    fn parse(file: &[u8]) -> Result<Self, Problem> {
+    fn parse(file: &[u8]) -> Result<Self, KeyProblem> {
         if says(file, "PUBLIC KEY") || openssh::is_public(file) {
-            return Err(Problem::NotPrivate);
+            return Err(KeyProblem::NotPrivate);
         }
         if says(file, "ENCRYPTED PRIVATE KEY") || says(file, "4,ENCRYPTED") {
-            return Err(Problem::Encrypted);
+            return Err(KeyProblem::Encrypted);
         }
         let key = if says(file, "OPENSSH PRIVATE KEY") {
             openssh::private_key(file)?
         } else {
             let ed25519 = EncodingKey::from_ed_pem(file).map(|key| Self { algorithm: Algorithm::EdDSA, key });
             let rsa = || EncodingKey::from_rsa_pem(file).map(|key| Self { algorithm: Algorithm::RS512, key });
-            ed25519.or_else(|_| rsa()).map_err(|_| Problem::Unusable)?
+            ed25519.or_else(|_| rsa()).map_err(|_| KeyProblem::Unusable)?
         };
-        // The numbers in it are looked at when something is signed, so something is.
+        // Signs something, because the library checks the key's numbers only when it signs.
         let tried = jsonwebtoken::encode(&Header::new(key.algorithm), &serde_json::json!({}), &key.key);
-        tried.map(|_| key).map_err(|_| Problem::Unusable)
+        tried.map(|_| key).map_err(|_| KeyProblem::Unusable)
     }
 }
 
 impl KeyMaterial for PublicKey {
-    fn parse(file: &[u8]) -> Result<Self, Problem> {
+    fn parse(file: &[u8]) -> Result<Self, KeyProblem> {
         if says(file, "PRIVATE KEY") {
-            return Err(Problem::NotPublic);
+            return Err(KeyProblem::NotPublic);
         }
         if openssh::is_public(file) {
             return openssh::public_key(file);
         }
         let ed25519 = DecodingKey::from_ed_pem(file).map(|key| Self { algorithm: Algorithm::EdDSA, key });
         let rsa = || DecodingKey::from_rsa_pem(file).map(|key| Self { algorithm: Algorithm::RS512, key });
-        ed25519.or_else(|_| rsa()).map_err(|_| Problem::Unusable)
+        ed25519.or_else(|_| rsa()).map_err(|_| KeyProblem::Unusable)
     }
 }
 
-type Stamp = Option<(SystemTime, u64, u64)>;
+type KeyStamp = Option<(SystemTime, u64, u64)>;
 
 /// A key and the file it comes from.
 pub(super) struct KeyFile<K> {
     path: PathBuf,
-    /// The key, and how its file looked when it was last tried. Held for a look at the file, never longer.
-    state: Mutex<(Arc<K>, Stamp)>,
+    /// The key, and its file's stamp when it was last read. The lock is never held longer than it takes to read the
+    /// file.
+    state: Mutex<(Arc<K>, KeyStamp)>,
 }
 
 impl<K> fmt::Debug for KeyFile<K> {
@@ -132,7 +132,7 @@ impl<K: KeyMaterial> KeyFile<K> {
         &self.path
     }
 
-    /// The key as its file stands now, or the last good one.
+    /// The key in its file now, or the last usable one.
     pub(super) fn current(&self) -> Arc<K> {
         let now = stamp(&self.path);
         let mut state = self.state.lock();
@@ -140,11 +140,11 @@ impl<K: KeyMaterial> KeyFile<K> {
             state.1 = now;
             match read(&self.path) {
                 Ok(key) => {
-                    tracing::info!(path = %self.path.display(), "key for signatures has changed and is in use");
+                    tracing::info!(path = %self.path.display(), "the key for signatures has changed, the new one is in use");
                     state.0 = Arc::new(key);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "key for signatures has changed and cannot be used: the old one stays");
+                    tracing::warn!(%error, "the key for signatures has changed but cannot be used: the old one stays in use");
                 }
             }
         }
@@ -152,13 +152,13 @@ impl<K: KeyMaterial> KeyFile<K> {
     }
 }
 
-fn stamp(path: &Path) -> Stamp {
+fn stamp(path: &Path) -> KeyStamp {
     let file = fs::metadata(path).ok()?;
     Some((file.modified().ok()?, file.len(), file.ino()))
 }
 
 fn read<K: KeyMaterial>(path: &Path) -> Result<K, KeyError> {
-    let parsed = regular_file::read(path, LONGEST).map_err(Problem::Read).and_then(|file| K::parse(&file));
+    let parsed = regular_file::read(path, LONGEST).map_err(KeyProblem::Read).and_then(|file| K::parse(&file));
     parsed.map_err(|problem| KeyError { path: path.to_owned(), problem })
 }
 
@@ -172,6 +172,6 @@ mod tests {
         let path = temp.path().join("pipe");
         crate::os::regular_file::pipe(&path);
         let refused = KeyFile::<PrivateKey>::open(&path).err().unwrap().to_string();
-        assert!(refused.ends_with("cannot be read: it is no regular file"), "{refused}");
+        assert!(refused.ends_with("cannot be read: it is not a regular file"), "{refused}");
     }
 }

@@ -1,27 +1,27 @@
-//! The IDs of tokens that were used, for as long as they could be used again. Pure and bounded.
+//! The IDs of used tokens, kept until the tokens expire. Pure and bounded.
 
 use std::collections::{BTreeSet, HashSet};
 
 use super::SignatureError;
 
-/// Tokens remembered at a time; with their few minutes of life that is hundreds of requests a second.
-const MOST: usize = 100_000;
-/// The longest ID that is remembered; ours have 32 letters.
-const LONGEST: usize = 128;
+/// The most tokens remembered at a time. As tokens live a few minutes, this allows hundreds of requests a second.
+const MOST_TOKENS: usize = 100_000;
+/// The longest ID that is accepted, in bytes. Ours have 32.
+const LONGEST_ID: usize = 128;
 
 /// Used tokens.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     ids: HashSet<String>,
-    /// The same by their end, in Unix seconds.
+    /// The same IDs, in order of their expiry in Unix seconds.
     ends: BTreeSet<(i64, String)>,
 }
 
 impl Seen {
-    /// Uses a token up that is good until `end`.
+    /// Uses up a token that expires at `end`.
     ///
     /// # Errors
-    /// If it was used before, or cannot be remembered.
+    /// If the token was used before, or cannot be remembered.
     pub(super) fn once(&mut self, id: String, end: i64, now: i64) -> Result<(), SignatureError> {
         while let Some((first, _)) = self.ends.first()
             && *first < now
@@ -30,13 +30,13 @@ impl Seen {
                 self.ids.remove(&old);
             }
         }
-        if id.len() > LONGEST {
+        if id.len() > LONGEST_ID {
             return Err(SignatureError::Malformed("its ID is too long".to_owned()));
         }
         if self.ids.contains(&id) {
             return Err(SignatureError::Replayed);
         }
-        if self.ids.len() >= MOST {
+        if self.ids.len() >= MOST_TOKENS {
             return Err(SignatureError::Busy);
         }
         self.ids.insert(id.clone());
@@ -61,12 +61,12 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut seen = Seen::default();
-        for number in 0..MOST {
+        for number in 0..MOST_TOKENS {
             seen.once(number.to_string(), 10, 0).unwrap();
         }
         assert_eq!(seen.once("one more".into(), 10, 0), Err(SignatureError::Busy));
         assert_eq!(
-            seen.once("x".repeat(LONGEST + 1), 10, 0),
+            seen.once("x".repeat(LONGEST_ID + 1), 10, 0),
             Err(SignatureError::Malformed("its ID is too long".into()))
         );
         assert_eq!(seen.once("later".into(), 20, 11), Ok(()));

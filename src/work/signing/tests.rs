@@ -1,4 +1,4 @@
-//! Tokens good and bad, each with the words for it.
+//! Good and bad tokens, and the error text of each bad one.
 
 use std::fs;
 
@@ -37,7 +37,7 @@ impl Keys {
         Verifier::open(&self.path("public"), node("here")).unwrap()
     }
 
-    /// A token with any contents.
+    /// A token with these claims.
     fn token(&self, algorithm: Algorithm, claims: &Value) -> String {
         let pem = fs::read(self.path("private")).unwrap();
         let key = EncodingKey::from_rsa_pem(&pem).unwrap();
@@ -127,12 +127,8 @@ fn bad_tokens_are_refused_for_their_reason() {
             "token audience did not match node ID: it is for nobody",
         ),
         ("none", none, "the token is malformed: "),
-        ("HS256 with the public key", hs256, "the token is signed with another algorithm than RS512"),
-        (
-            "RS256",
-            keys.token(Algorithm::RS256, &good),
-            "the token is signed with another algorithm than RS512",
-        ),
+        ("HS256 with the public key", hs256, "the token is not signed with RS512"),
+        ("RS256", keys.token(Algorithm::RS256, &good), "the token is not signed with RS512"),
         ("another key", other.token(Algorithm::RS512, &good), "the token was not made with the key"),
         ("changed signature", changed, "the token was not made with the key"),
     ];
@@ -231,7 +227,7 @@ fn what_may_have_been_used_before_the_start_is_refused_for_now() {
     assert_eq!(refused, SignatureError::Earlier);
     assert_eq!(refused, SignatureError::Earlier);
     assert_eq!(after.verify(&signer.sign(&node("here"), &subject).unwrap(), &subject), Ok(None));
-    // What has no ID was never remembered, and is a receptor node's.
+    // A token without an ID is a receptor node's, and is never remembered.
     let theirs =
         keys.token(Algorithm::RS512, &json!({"exp": now() + 60, "iat": now() - 60, "aud": ["here"]}));
     assert_eq!(after.verify(&theirs, &subject), Ok(None));

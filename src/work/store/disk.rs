@@ -1,7 +1,7 @@
-//! The steps by which a unit's files are made and replaced so that a crash at any moment leaves something whole, and
-//! the few operations on files that they consist of. Owns the order of writes, fsyncs and renames; the operations are
-//! an argument, so that tests can fail them one by one and check what a power loss would have left.
-//! Knows nothing of what is in the files.
+//! The steps that make and replace a unit's files so that a crash at any moment leaves whole files, and the few file
+//! operations that these steps consist of. Owns the order of writes, fsyncs and renames. The operations are an argument
+//! ([`Disk`]), so that tests can fail each of them and check what a power loss would have left. Knows nothing of what
+//! is in the files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -14,23 +14,24 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
-/// How durable a change is when the call that makes it returns: the one word for it, in memory and on disk.
+/// How durable a change is when the call that makes it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// Readers see it. Any crash may lose it.
+    /// Readers see the change. Any crash may lose it.
     Volatile,
-    /// Readers see it, and it becomes durable soon. A power loss leaves the state before it or this one, whole.
+    /// Readers see the change, and it becomes durable soon. A power loss leaves the old state or the new one, either of
+    /// them whole.
     Deferred,
-    /// A power loss leaves it.
+    /// The change survives a power loss.
     Durable,
 }
 
 /// Whether a file may be there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Make {
-    /// It may not.
+    /// It may not: then the operation fails.
     New,
-    /// It may, and loses what is in it.
+    /// It may. Then it is emptied.
     Emptied,
 }
 
@@ -43,21 +44,22 @@ pub(super) trait Disk {
     /// Opens a file that only we can read, for writing.
     fn make(&self, path: &Path, how: Make) -> io::Result<Self::File>;
     fn open(&self, path: &Path) -> io::Result<Self::File>;
-    /// Writes some of the bytes; says how many.
+    /// Writes some of the bytes; returns how many.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
-    /// Makes files and directories durable side by side: none waits for another. The results are in the order of the request.
+    /// Makes files and directories durable at the same time. The results are in the order of the request.
     fn sync_each(&self, all: &[Flush<'_, Self::File>]) -> Vec<io::Result<()>>;
-    /// Gives a file or directory another name, in place of the file that had it.
+    /// Renames a file or directory. A file that had the new name is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Gives a file a second name.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Replaces the contents of a file in the room that it has, durably; fails, changing nothing, without enough.
+    /// Durably replaces a file's contents within the blocks that it has. If they are too few, this fails and changes
+    /// nothing.
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all in it.
     fn remove_all(&self, path: &Path) -> io::Result<()>;
-    /// Makes all of them durable, side by side.
+    /// Makes all of them durable at the same time.
     fn sync(&self, all: &[Flush<'_, Self::File>]) -> io::Result<()> {
         self.sync_each(all).into_iter().collect()
     }
@@ -71,14 +73,15 @@ pub(super) enum Flush<'a, F> {
     Dir(&'a Path),
 }
 
-/// Makes a unit's directory with its first files, which [`finish_unit`] makes durable. Gives the file of the status. Of a
-/// unit that fails nothing is left, unless the power fails, too.
+/// Makes a unit's directory with its first files, which [`finish_unit`] makes durable. Returns the status file. If this
+/// fails, nothing is left of the unit, unless the power fails too.
 pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Result<D::File> {
-    // Fails, harming nothing, when there is such a unit already.
+    // This fails and changes nothing if the unit exists already.
     disk.make_dir(unit)?;
     let make = || {
-        // A daemon that is killed here leaves a unit that was never there, not one whose status is damaged. A power loss may
-        // damage it; the first name, which is there until the unit is durable, tells that nobody was told of the unit.
+        // The status is complete before it gets its name, so that a daemon that is killed here leaves no half of a
+        // status. A power loss may still damage the status. The draft's name stays until the unit is durable: as long
+        // as it is there, nobody was told of the unit.
         let draft = unit.join(NEW_STATUS);
         let file = write_draft(disk, &draft, status)?;
         disk.make(&unit.join("status.lock"), Make::New)?;
@@ -89,13 +92,13 @@ pub(super) fn make_unit<D: Disk>(disk: &D, unit: &Path, status: &[u8]) -> io::Re
     make().inspect_err(|_| unmake_unit(disk, unit))
 }
 
-/// Removes a unit that could not be made, first what a power loss may have damaged.
+/// Removes a unit that could not be made. The status goes first, because a power loss may damage it.
 pub(super) fn unmake_unit<D: Disk>(disk: &D, unit: &Path) {
     let _ = disk.remove(&unit.join("status"));
     let _ = disk.remove_all(unit);
 }
 
-/// Makes a new unit durable, together with its payload if that is there.
+/// Makes a new unit durable, together with its payload if one is given.
 pub(super) fn finish_unit<D: Disk>(
     disk: &D,
     unit: &Path,
@@ -105,18 +108,18 @@ pub(super) fn finish_unit<D: Disk>(
     let units = unit.parent().unwrap_or(unit);
     let own = [Flush::File(status), Flush::Dir(unit), Flush::Dir(units)];
     disk.sync(&own.into_iter().chain(stdin.map(Flush::File)).collect::<Vec<_>>())?;
-    // A change of the status may have been faster.
+    // The draft may be gone: a later replacement of the status renames or removes it.
     let _ = disk.remove(&unit.join(NEW_STATUS));
     Ok(())
 }
 
-/// Moves a unit's directory away, durably: nobody finds it any more.
+/// Durably renames a unit's directory, so that nobody finds the unit any more.
 pub(super) fn move_away<D: Disk>(disk: &D, unit: &Path, to: &Path) -> io::Result<()> {
     disk.rename(unit, to)?;
     unit.parent().map_or(Ok(()), |units| disk.sync(&[Flush::Dir(units)]))
 }
 
-/// Makes a small file of a unit, or gives other contents to one that is there, durably.
+/// Durably writes a small file of a unit, new or in place of the old contents.
 pub(super) fn put_file<D: Disk>(disk: &D, unit: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let mut file = disk.make(&unit.join(name), Make::Emptied)?;
     write_all(disk, &mut file, bytes)?;
@@ -129,8 +132,8 @@ pub(super) fn sync_output<D: Disk>(disk: &D, unit: &Path) -> io::Result<()> {
     disk.sync(&output.iter().map(Flush::File).chain([Flush::Dir(unit)]).collect::<Vec<_>>())
 }
 
-/// The output of a unit. One that is gone was removed, and one that the unit's own command has put out of reach is that
-/// command's loss.
+/// Opens the output of a unit; `None` if it was removed, or the unit's own command has made it inaccessible. Either
+/// concerns this unit alone.
 fn open_output<D: Disk>(disk: &D, unit: &Path) -> io::Result<Option<D::File>> {
     match disk.open(&unit.join("stdout")) {
         Err(error) if is_about_what_is_there(&error) => Ok(None),
@@ -138,8 +141,8 @@ fn open_output<D: Disk>(disk: &D, unit: &Path) -> io::Result<Option<D::File>> {
     }
 }
 
-/// Whether an operation failed because a file was removed or something else put in its place. That concerns one unit
-/// alone; a disk that fails or is full concerns all.
+/// Whether an operation failed because a file was removed or replaced by something else. Such a failure concerns one
+/// unit alone; a failing or full disk concerns all units.
 pub(super) fn is_about_what_is_there(error: &io::Error) -> bool {
     use io::ErrorKind;
     matches!(
@@ -157,11 +160,12 @@ pub(super) fn is_about_what_is_there(error: &io::Error) -> bool {
 pub(super) const NEW_STATUS: &str = ".status.new";
 /// The private file with a runner's exit record: the final status, for the daemon to make durable.
 pub(super) const EXIT_RECORD: &str = "end";
-/// Bytes of a payload that are written back at a time while it arrives.
+/// Bytes of an arriving payload that are written back at a time.
 const WRITE_BACK: u64 = 4 * 1024 * 1024;
 
-/// Has the disk begin with what a payload has so far, after `added` more bytes, so that its end has little to wait for. A
-/// hint: Linux begins to write out dirty pages that are said not to be needed soon, and keeps those that it is writing.
+/// Lets the kernel begin to write out what has come of a payload, of which the last `added` bytes are new, so that the
+/// final flush has little left to do. This is only a hint: told that dirty pages are not needed soon, Linux begins to
+/// write them out, and keeps them in memory until they are written.
 pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
     let Ok(end) = stdin.stream_position() else { return };
     let before = end.saturating_sub(added as u64);
@@ -171,12 +175,13 @@ pub(super) fn write_back_ahead(mut stdin: &File, added: usize) {
     }
 }
 
-/// A file that becomes durable once, by whoever needs that first: the others wait for that flush, and hear how it went. A
-/// second one would tell nothing, as a device that has failed forgets what it was to write.
+/// A file that is flushed only once, by the first caller that needs it durable. The other callers wait for that flush
+/// and get its result. A second flush would prove nothing, because a device that has failed forgets what it was to
+/// write.
 #[derive(Debug)]
 pub(crate) struct FlushOnce {
     file: File,
-    /// The number of the error, if it failed.
+    /// Set after the flush: the error's number, or `None` if it succeeded.
     failed: OnceLock<Option<i32>>,
 }
 
@@ -185,7 +190,7 @@ impl FlushOnce {
         Self { file, failed: OnceLock::new() }
     }
 
-    /// Makes it durable. Blocks.
+    /// Makes the file durable. Blocks.
     pub(crate) fn flush(&self) -> io::Result<()> {
         let flush = || self.file.sync_all().err().map(|error| errno(&error).raw_os_error());
         self.failed.get_or_init(flush).map_or(Ok(()), |number| Err(io::Error::from_raw_os_error(number)))
@@ -195,12 +200,12 @@ impl FlushOnce {
 /// A status that is to be written.
 pub(super) struct NewStatus {
     pub(super) line: Vec<u8>,
-    /// It counts output, which is made durable before it.
+    /// The status counts output, which must be durable before the status is.
     pub(super) counts_output: bool,
 }
 
-/// Replaces `status` in one step, under its lock. What it tells of is durable before its name: the output that it counts,
-/// and whatever `first` sees to.
+/// Replaces `status` in one step, under its lock. The output that it counts, and what `first` flushes, are durable
+/// before the new status gets its name.
 pub(super) fn replace_status<D: Disk>(
     disk: &D,
     _lock: &Option<File>,
@@ -213,41 +218,41 @@ pub(super) fn replace_status<D: Disk>(
     let is_counted = *counts_output && durability == Durability::Durable;
     let output = if is_counted { open_output(disk, unit)? } else { None };
     let draft = match write_draft(disk, &new, status) {
-        // Left by a crash. Emptied, it might come back after a power loss, under the new name.
+        // A crash left this draft. It is removed, not emptied: after a power loss, its old contents might reappear
+        // under the new name.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             disk.remove(&new).and_then(|()| write_draft(disk, &new, status))
         }
         written => written,
     };
-    // The draft's result comes first.
+    // The first result is the draft's.
     let mut flushed =
         disk.sync_each(&draft.iter().chain(&output).map(Flush::File).collect::<Vec<_>>()).into_iter();
     let drafted = draft.and_then(|_| flushed.next().unwrap_or(Ok(())));
     flushed.collect::<io::Result<()>>().and_then(|()| first()).inspect_err(|_| drop(disk.remove(&new)))?;
     if let Err(error) = drafted.and_then(|()| disk.rename(&new, &old)) {
         let _ = disk.remove(&new);
-        // On a disk without room for a second copy the old one is overwritten: the unit's own output may have filled it,
-        // and a unit that has ended must not be listed as running.
+        // On a disk without room for a second file the old one is overwritten, because the unit's own output may have
+        // filled the disk, and a unit that has ended must not be listed as running.
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => disk.overwrite(&old, status)?,
             _ => return Err(error),
         }
     }
-    // After an overwriting too: an earlier replacement may have left the name in memory alone.
+    // Also after an overwrite, because the name from an earlier replacement may not be durable yet.
     if durability == Durability::Durable { disk.sync(&[Flush::Dir(unit)]) } else { Ok(()) }
 }
 
-/// Writes a status beside the old one.
+/// Writes a new status to a file of its own.
 fn write_draft<D: Disk>(disk: &D, path: &Path, status: &[u8]) -> io::Result<D::File> {
     let mut file = disk.make(path, Make::New)?;
     write_all(disk, &mut file, status).map(|()| file)
 }
 
-/// Makes a runner's exit record the unit's status, durably. It needs no lock: the runner that has left it was the only
-/// writer.
+/// Durably turns a runner's exit record into the unit's status. Needs no lock: the runner, the only writer, has ended.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] if there is none.
+/// [`io::ErrorKind::NotFound`] if there is no exit record.
 pub(super) fn adopt_exit_record<D: Disk>(disk: &D, unit: &Path, counts_output: bool) -> io::Result<()> {
     let record = unit.join(EXIT_RECORD);
     let output = if counts_output { open_output(disk, unit)? } else { None };
@@ -302,7 +307,7 @@ impl Disk for System {
         let Some((last, others)) = all.split_last() else { return Vec::new() };
         std::thread::scope(|scope| {
             let begun = others.iter().map(|one| {
-                // Without a thread for it, it takes its turn.
+                // If no thread can be started, this flush runs here, before the next is begun.
                 std::thread::Builder::new().spawn_scoped(scope, || one.wait()).map_err(|_| one.wait())
             });
             let begun: Vec<_> = begun.collect();
@@ -324,14 +329,15 @@ impl Disk for System {
     }
 
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // The file keeps its blocks, so what fits into them can be written; a lock keeps readers from seeing half
+        // What fits into the file's blocks can be written even to a full disk. The lock keeps readers from seeing half
         // of it.
         let file = open_file(path, OpenOptions::new().write(true))?;
         let found = file.metadata()?;
-        // In one write, so that nobody's end leaves half of it: what is left of a longer line becomes blanks.
+        // A single write, so that a daemon killed meanwhile leaves no half of a status. Blanks cover the rest of a
+        // longer line.
         let mut bytes = bytes.to_vec();
         bytes.resize(bytes.len().max(found.len() as usize), b' ');
-        // st_blocks counts units of 512 bytes, whatever the file system's own are.
+        // st_blocks counts units of 512 bytes, whatever the file system's block size is.
         if bytes.len() as u64 > found.blocks() * 512 {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -360,11 +366,11 @@ impl Flush<'_, File> {
     }
 }
 
-/// Opens one of a unit's files; there is no other way to do it. A command can put anything in its unit's directory: what
-/// is no regular file counts as not there, and none is waited for.
+/// Opens one of a unit's files; all of them are opened here. A command can put anything into its unit's directory, so
+/// anything but a regular file counts as missing, and opening never blocks on a pipe or device.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] also for what is there and no regular file.
+/// [`io::ErrorKind::NotFound`] also if something other than a regular file is there.
 pub(super) fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let no_file = || io::Error::new(io::ErrorKind::NotFound, "there is something else in place of the file");
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -377,7 +383,7 @@ pub(super) fn open_file(path: &Path, options: &mut OpenOptions) -> io::Result<Fi
     if !file.metadata()?.is_file() {
         return Err(no_file());
     }
-    // Of no account for a regular file, but a command that gets this one might look.
+    // Non-blocking mode means nothing for a regular file, but a command that inherits this one might check the flag.
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
@@ -387,18 +393,19 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// How long the lock of a status is waited for, and between looks. Runners hold it for one write; a command can hold it
-/// for as long as it likes.
+/// How long to wait for the lock of a status, and between attempts. Runners hold it for one write, but a command can
+/// hold it forever.
 const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 const LOCK_LOOK: Duration = Duration::from_millis(1);
 
-/// Takes the lock of a unit's status, as Go nodes do, or goes on without it where that cannot be had: it keeps readers
-/// from seeing half of what a runner writes, and is not worth more than a moment, nor any unit but this one.
+/// Takes the lock of a unit's status, as Go nodes do; `None` if it is held too long or its file cannot be opened, and
+/// the caller then goes on without. The lock only keeps readers from seeing half of what a runner writes, which is not
+/// worth a longer wait.
 pub(super) fn lock_status(unit: &Path, how: Lock) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o600);
     let file = match open_file(&unit.join("status.lock"), &mut options) {
-        // Whether there is a unit shows when its status is looked for.
+        // If the unit itself is missing, opening its status will show that.
         Err(error) if is_about_what_is_there(&error) => return Ok(None),
         opened => opened?,
     };
@@ -418,7 +425,7 @@ pub(super) fn lock_status(unit: &Path, how: Lock) -> io::Result<Option<File>> {
     }
 }
 
-/// Who else may have the lock of a status.
+/// Who else may hold the lock of a status at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lock {
     /// Other readers.

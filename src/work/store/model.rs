@@ -1,8 +1,7 @@
-//! A disk in memory that knows which bytes and names a power loss would leave, and fails operations on request.
-//! Adversarial within what POSIX allows: of a file's contents that were not synced any part may be there, in any order,
-//! and of the changes of names in a directory that were not synced any first few. Only a rename is one step, and so is
-//! the overwriting of less than a block; what is overwritten by itself stays as it is. A device that fails a sync once has
-//! lost what that was to write: later ones succeed without it.
+//! A disk in memory that knows which bytes and names a power loss would leave, and fails operations on request. As
+//! adversarial as POSIX allows: a power loss keeps any part of a file's contents that was not synced, in any order, and
+//! any first few of a directory's name changes that were not synced. Only a rename and [`Disk::overwrite`] are atomic.
+//! A device that fails a sync has lost the data: later syncs succeed without it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,19 +17,19 @@ use super::disk::{Disk, Flush, Make};
 /// What goes wrong at an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// There is no room, from here on for this many operations.
+    /// The disk is full for this many operations, from this one on.
     Full(u32),
-    /// The device fails once, and what it was to write is written by no later sync.
+    /// The device fails once, and no later sync writes the data of the failed one.
     Broken,
-    /// Only a part is written, once.
+    /// One write writes only a part.
     Short,
-    /// The machine stops before the operation, and with it everything after.
+    /// The machine stops before the operation: it and all later ones fail.
     Crash,
 }
 
 type Names = BTreeMap<PathBuf, usize>;
 
-/// A change of one directory's names, by whole paths.
+/// A change of the names in one directory. The paths are whole.
 #[derive(Debug, Clone)]
 enum Change {
     AddDir(PathBuf),
@@ -43,11 +42,11 @@ enum Change {
 #[derive(Debug, Default, Clone)]
 struct Inode {
     now: Vec<u8>,
-    /// Which bytes a sync would write.
+    /// For each byte, whether a sync would write it.
     dirty: Vec<bool>,
-    /// Left by a power loss.
+    /// The contents that a power loss leaves.
     durable: Vec<u8>,
-    /// Since it was synced: nothing of what was there is sure any more.
+    /// It was emptied since the last sync, so that a power loss may take all that was durable.
     emptied: bool,
 }
 
@@ -71,7 +70,7 @@ impl Inode {
         self.dirty.fill(false);
     }
 
-    /// A sync by which nothing is written.
+    /// A sync that writes nothing.
     fn fail(&mut self) {
         self.dirty.fill(false);
     }
@@ -84,14 +83,14 @@ struct State {
     durable_files: Names,
     dirs: BTreeSet<PathBuf>,
     durable_dirs: BTreeSet<PathBuf>,
-    /// Changes of names since the directory was synced, in order.
+    /// Each directory's name changes since its last sync, in order.
     pending: BTreeMap<PathBuf, Vec<Change>>,
 }
 
 /// The disk.
 pub(super) struct Model {
     state: RefCell<State>,
-    /// What goes wrong at which operation, counted from the start.
+    /// The fault at each operation, numbered from the start.
     faults: BTreeMap<u32, Fault>,
     done: Cell<u32>,
     full_until: Cell<u32>,
@@ -100,7 +99,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// One on which there is a directory, durably.
+    /// A disk with one directory, which is durable.
     pub(super) fn new(root: &Path, faults: BTreeMap<u32, Fault>, rng: SmallRng) -> Self {
         let root = BTreeSet::from([root.to_owned()]);
         Self {
@@ -117,7 +116,7 @@ impl Model {
         self.crashed.get()
     }
 
-    /// Operations so far.
+    /// The number of operations so far.
     pub(super) fn operations(&self) -> u32 {
         self.done.get()
     }
@@ -128,7 +127,7 @@ impl Model {
         state.files.get(path).map(|&inode| state.inodes[inode].now.clone())
     }
 
-    /// The machine stops now and starts again, without further faults.
+    /// The machine loses power and starts again. There are no further faults.
     pub(super) fn power_loss(&mut self) {
         let (state, rng) = (self.state.get_mut(), self.rng.get_mut());
         let pending = std::mem::take(&mut state.pending);
@@ -147,21 +146,21 @@ impl Model {
             inode.dirty = vec![false; inode.now.len()];
         }
         let dirs = state.durable_dirs.clone();
-        // What is in a directory whose own name was lost is lost with it.
+        // If the name of a directory is lost, the files in it are lost too.
         state.durable_files.retain(|path, _| path.parent().is_none_or(|dir| dirs.contains(dir)));
         state.files.clone_from(&state.durable_files);
         state.dirs.clone_from(&state.durable_dirs);
         self.go_on();
     }
 
-    /// The daemon ends now, and not the machine: what it has done stays. Without further faults.
+    /// The daemon ends but the machine goes on: all that was done stays. There are no further faults.
     pub(super) fn go_on(&mut self) {
         self.faults.clear();
         self.full_until.set(0);
         self.crashed.set(false);
     }
 
-    /// Counts an operation and lets it fail if that was asked for; says whether it is to be cut short.
+    /// Counts an operation and fails it if a fault is set for it. Says whether a write is to be cut short.
     fn begin(&self, grows: bool) -> io::Result<bool> {
         let number = self.done.get();
         self.done.set(number + 1);
@@ -212,10 +211,10 @@ impl Model {
     }
 }
 
-/// The number of the system's error for a device that fails.
+/// The system's error number (EIO) for a device that fails.
 const BROKEN: i32 = 5;
 
-/// Some of the old contents, or some of the new.
+/// What a power loss leaves of contents that were not synced: parts of the old and of the new.
 fn torn(inode: &Inode, rng: &mut SmallRng) -> Vec<u8> {
     let (old, new) = (&inode.durable, &inode.written());
     let at = rng.random_range(0..=new.len());
@@ -229,7 +228,7 @@ fn torn(inode: &Inode, rng: &mut SmallRng) -> Vec<u8> {
     }
 }
 
-/// One's bytes up to an offset, then the other's; there are none behind the end of one but zeros.
+/// The first text's bytes up to an offset, then the second's. Zeros fill a gap between them.
 fn spliced(first: &[u8], then: &[u8], at: usize) -> Vec<u8> {
     let mut bytes = first[..at.min(first.len())].to_vec();
     if then.len() > at {

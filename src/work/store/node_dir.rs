@@ -1,5 +1,5 @@
-//! The directory of one node within a data directory: made or checked so that it is under nobody else's control, and held
-//! by one daemon at a time. Knows nothing of the units in it.
+//! The directory of one node within a data directory. Owns that nobody else can change it, and that only one daemon at
+//! a time holds it. Knows nothing of the units in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -16,38 +16,39 @@ use crate::os::{container, directories};
 use crate::wire::NodeId;
 use crate::work::OpenError;
 
-/// The file that is locked; no unit has a name like it.
+/// The file that is locked. No unit's name begins with a dot.
 const LOCK: &str = ".lock";
-/// How long a daemon waits for one that is still ending, and between looks.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(50);
-/// Permission bits that only the owner of a directory of ours may have.
+/// How long a daemon waits for another that is still ending, and between attempts.
+const LOCK_WITHIN: Duration = Duration::from_secs(10);
+const LOCK_EVERY: Duration = Duration::from_millis(50);
+/// The write permissions of group and others, which a directory of ours must not give.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A node's directory, which this daemon has to itself for as long as this exists.
+/// A node's directory. As long as this value lives, no other daemon can take it.
 #[derive(Debug)]
 pub struct NodeDirectory {
     path: PathBuf,
-    /// Closed when a program is started, so that neither runners nor jobs hold it.
+    /// Closed on exec, so that neither runners nor jobs hold the lock.
     _lock: File,
 }
 
 impl NodeDirectory {
-    /// Takes the directory, once another daemon that has it is gone.
+    /// Takes the directory. If another daemon has it, waits a moment for that one to end.
     ///
     /// # Errors
-    /// [`OpenError`] says what is wrong with it, or who has it.
+    /// [`OpenError`] says what is wrong with the directory, or who has it.
     pub async fn take(data_dir: &Path, node: &NodeId) -> Result<Self, OpenError> {
         let path = node_directory(data_dir, node)?;
         for made in path.ancestors().take(2) {
-            // Whoever made them may have ended before their names were flushed. A volume may not let us.
+            // An earlier daemon may have ended before the names were flushed. Failures are ignored: on a volume we may
+            // not flush.
             let _ = directories::flush_name(made);
         }
         let lock = lock(&path).await?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// Where it is.
+    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -59,7 +60,7 @@ async fn lock(directory: &Path) -> Result<File, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(0o600);
     let mut file = open_file(&path, &mut options).map_err(fail)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOCK_WITHIN;
     let mut is_told = false;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -69,7 +70,7 @@ async fn lock(directory: &Path) -> Result<File, OpenError> {
                     let holder = holder(&mut file);
                     tracing::warn!(directory = %directory.display(), %holder, "waiting for another daemon to end");
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(LOCK_EVERY).await;
             }
             Err(Errno::WOULDBLOCK) => {
                 return Err(OpenError::InUse { path: directory.to_owned(), holder: holder(&mut file) });
@@ -85,17 +86,17 @@ async fn lock(directory: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Who has the directory, as far as that is known.
+/// The process that has the directory, as its lock file names it.
 fn holder(file: &mut File) -> String {
     let mut holder = String::new();
     let read = file.rewind().and_then(|()| file.read_to_string(&mut holder));
     match (read, holder.trim()) {
-        (Err(_), _) | (_, "") => "a process that has not said which".to_owned(),
+        (Err(_), _) | (_, "") => "an unknown process".to_owned(),
         (Ok(_), holder) => holder.to_owned(),
     }
 }
 
-/// The directory of a node within `data_dir`, made if it is missing, and under nobody else's control.
+/// Returns the directory of a node within `data_dir`. Makes it if it is missing; refuses it if others can change it.
 ///
 /// # Errors
 /// [`OpenError`] says what is wrong with it.
@@ -118,11 +119,12 @@ pub(super) fn node_directory(data_dir: &Path, node: &NodeId) -> Result<PathBuf, 
     Ok(root)
 }
 
-/// In a container, what is mounted or made for this node may be writable by others: the container is the border there.
-/// A directory of ours is closed to them; a volume of root's, which we cannot change, keeps a closed directory of ours.
+/// Decides about a data directory that failed the check. Outside of a container it stays refused. In a container, which
+/// keeps others out, it may have been writable by others: if it is ours, their write permission is removed. A volume
+/// that belongs to root, which we cannot change, is accepted, because the node's own directory in it is closed.
 ///
 /// # Errors
-/// The one that was found, where none of that applies.
+/// `found`, if none of that applies, or that the permissions cannot be changed.
 fn make_safe(data_dir: &Path, root: &Path, found: OpenError) -> Result<(), OpenError> {
     if !container::is_entered() {
         return Err(found);
@@ -136,7 +138,7 @@ fn make_safe(data_dir: &Path, root: &Path, found: OpenError) -> Result<(), OpenE
                 path: data_dir.to_owned(),
                 source,
             })?;
-            tracing::info!(path = %data_dir.display(), "the data directory was writable by others, and is so no more");
+            tracing::info!(path = %data_dir.display(), "the data directory was writable by others: removed their write permission");
             Ok(())
         }
         OpenError::ForeignOwner { owner: 0, .. } if is_volume() => {
@@ -156,14 +158,14 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Makes a directory that only we can enter, or checks that one which exists is ours alone to write.
+/// Makes a directory that only we can enter, or checks that nobody else may write to an existing one.
 fn own_directory(path: &Path) -> Result<(), OpenError> {
     let fail = |what| move |source| OpenError::Io { what, path: path.to_owned(), source };
     directories::make(path).map_err(fail("make"))?;
     check_ours(path, &fs::symlink_metadata(path).map_err(fail("look at"))?)
 }
 
-/// Checks that what is at a path is a directory that nobody else may change.
+/// Checks that there is a directory at this path, that it is ours, and that nobody else may change it.
 pub(super) fn check_ours(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
     let user = rustix::process::geteuid().as_raw();
     let mode = found.permissions().mode() & 0o7777;

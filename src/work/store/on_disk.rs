@@ -8,8 +8,8 @@ use super::disk::{Lock, lock_status};
 use super::*;
 use crate::work::status::{CommandExtra, Extra};
 
-fn store(dir: &Path) -> Store {
-    Store::open(dir, &NodeId::new("n1").unwrap()).unwrap()
+fn store(dir: &Path) -> UnitStore {
+    UnitStore::open(dir, &NodeId::new("n1").unwrap()).unwrap()
 }
 
 fn mode(path: &Path) -> u32 {
@@ -66,7 +66,7 @@ async fn units_that_wait_for_their_turn_are_told_apart_however_fast_they_came() 
     }
     let times: Vec<_> = units.iter().map(UnitDir::queued_at).collect();
     assert!(times.is_sorted_by(|earlier, later| earlier.is_some() && earlier < later), "{times:?}");
-    // A power loss has taken what is in the file.
+    // As if a power loss had taken the file's contents.
     fs::write(units[0].file("queued"), "").unwrap();
     assert_eq!(units[0].queued_at(), units[0].status_time());
 }
@@ -75,7 +75,7 @@ async fn units_that_wait_for_their_turn_are_told_apart_however_fast_they_came() 
 fn a_directory_that_others_control_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     let node = NodeId::new("n1").unwrap();
-    let open = |dir: &Path| Store::open(dir, &node).map(drop);
+    let open = |dir: &Path| UnitStore::open(dir, &node).map(drop);
     let dir = temp.path().join("d");
     open(&dir).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
@@ -87,7 +87,7 @@ fn a_directory_that_others_control_is_refused() {
     fs::write(&file, "").unwrap();
     assert!(matches!(open(&file), Err(OpenError::NotADirectory(_))));
     let bad = NodeId::new("../x").unwrap();
-    assert!(matches!(Store::open(temp.path(), &bad), Err(OpenError::NodeId(_))));
+    assert!(matches!(UnitStore::open(temp.path(), &bad), Err(OpenError::NodeId(_))));
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_shared_payload_outlives_the_unit_that_drops_it() {
         store.create(id, &status, Durability::Durable).await.unwrap();
     }
     let (first, second) = (store.unit(&one), store.unit(&other));
-    Store::add_payload(&mut first.append_stdin().unwrap(), b"the payload", true).unwrap();
+    UnitStore::add_payload(&mut first.append_stdin().unwrap(), b"the payload", true).unwrap();
     store.link_payload(first.file("stdin"), &second).await.unwrap();
     let inode =
         |dir: &UnitDir| std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir.file("stdin")).unwrap());

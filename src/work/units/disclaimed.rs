@@ -1,7 +1,8 @@
-//! The IDs that this node has promised not to run, so that who asked may run the job elsewhere, and which of them it has run
-//! before: of those nobody may think that nothing ever ran. Owns how long a promise lasts, how many a caller may have,
-//! and the file in which they outlive the daemon. Only the time that a daemon runs counts, by its monotonic clock: no
-//! clock that jumps ends a promise early, and a node that is down makes it longer. Knows nothing of units.
+//! The IDs of units that this node has promised not to run, so that the caller who got the promise may run the job
+//! elsewhere. Notes which of these units had run here, because nobody may conclude that they never ran. Owns how long a
+//! promise lasts, how many a caller may have, and the file that keeps them across restarts. A promise ages only while a
+//! daemon runs, by its monotonic clock: a clock that jumps does not end it early, and it lasts longer if the node is
+//! down. Knows nothing of units.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,28 +15,28 @@ use tokio::time::Instant;
 
 use super::quota::Account;
 use crate::os::replace::replace;
-use crate::work::store::Store;
+use crate::work::store::UnitStore;
 use crate::work::unit::UnitId;
 use crate::work::{OpenError, Submitter, WorkError};
 
-/// How long a promise lasts, and one to callers without a certificate, which share an account: of that the oldest one
-/// makes room for a new one, so that nobody keeps all others from having any.
+/// How long a promise lasts, and how long one to a caller without a certificate lasts. Such callers share an account.
+/// When it is full, its oldest promise makes room for a new one, so that nobody can keep all others from getting one.
 const LASTS: Duration = Duration::from_secs(48 * 3600);
 const LASTS_UNCERTIFIED: Duration = Duration::from_secs(3600);
-/// A promise of which no more than this part is over need not be made again.
+/// A promise is made anew only once more than one part in so many of its time is over.
 const FRESH: u32 = 48;
 /// Promises that one caller may have.
-const MOST: usize = 1024;
+const MOST_PROMISES: usize = 1024;
 /// A line each: ID, caller, how many seconds it has left, and [`RAN`] if a unit of that ID was here.
 const FILE: &str = ".disclaimed";
 const RAN: &str = "ran";
 
 #[derive(Debug)]
 pub(crate) struct Disclaimed {
-    store: Store,
+    store: UnitStore,
     /// A plain lock, held for single operations.
     promises: Mutex<BTreeMap<UnitId, Promise>>,
-    /// Held while the file is written, so that a later one is never replaced by an earlier one.
+    /// Held while the file is written, so that an earlier version never replaces a later one.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -47,8 +48,8 @@ struct Promise {
 }
 
 impl Disclaimed {
-    /// Those that earlier daemons made.
-    pub(crate) fn load(store: &Store) -> Result<Self, OpenError> {
+    /// Loads the promises that earlier daemons made.
+    pub(crate) fn load(store: &UnitStore) -> Result<Self, OpenError> {
         let path = store.root().join(FILE);
         let now = Instant::now();
         let read = || match fs::read_to_string(&path) {
@@ -65,7 +66,7 @@ impl Disclaimed {
         self.promises.lock().get(id).is_some_and(|promise| promise.until > Instant::now())
     }
 
-    /// How long ago that was promised of a unit that had been here, if it still holds.
+    /// How long ago the promise was made, if it still holds and the unit had run here.
     pub(crate) fn has_run(&self, id: &UnitId) -> Option<Duration> {
         let promises = self.promises.lock();
         let made = promises.get(id).filter(|promise| promise.has_run)?;
@@ -73,10 +74,10 @@ impl Disclaimed {
         left.map(|left| lasts(made.to).saturating_sub(left))
     }
 
-    /// Promises that no unit of that ID runs here any more, or ever. It is durable when this returns.
+    /// Promises that no unit of that ID will run here. The promise is durable when this returns.
     ///
     /// # Errors
-    /// The caller has as many promises as it may have, or the disk refuses.
+    /// The caller has as many promises as it may have, or the promise cannot be written.
     pub(crate) async fn promise(&self, id: UnitId, to: Submitter, has_run: bool) -> Result<(), WorkError> {
         let _turn = self.writing.lock().await;
         let (now, lasts) = (Instant::now(), lasts(to));
@@ -92,9 +93,9 @@ impl Disclaimed {
                 None => {
                     let account = Account::of(to);
                     let theirs = promises.iter().filter(|(_, made)| Account::of(made.to) == account);
-                    if theirs.clone().count() >= MOST {
+                    if theirs.clone().count() >= MOST_PROMISES {
                         if account != Some(Account::Uncertified) {
-                            return Err(WorkError::NoPromise { unit: id.to_string(), most: MOST });
+                            return Err(WorkError::NoPromise { unit: id.to_string(), most: MOST_PROMISES });
                         }
                         let oldest = theirs.min_by_key(|(_, made)| made.until).map(|(id, _)| id.clone());
                         displaced = oldest.and_then(|id| promises.remove_entry(&id));
@@ -104,7 +105,7 @@ impl Disclaimed {
             (promises.insert(id.clone(), Promise { to, until, has_run }), displaced)
         };
         self.write().await.inspect_err(|_| {
-            // What was promised before still holds.
+            // The earlier promises still hold.
             let mut promises = self.promises.lock();
             match former {
                 Some(former) => drop(promises.insert(id, former)),
@@ -114,7 +115,7 @@ impl Disclaimed {
         })
     }
 
-    /// Writes down how long they have still to last.
+    /// Writes down how long each promise still lasts.
     pub(crate) async fn save(&self) -> Result<(), WorkError> {
         let _turn = self.writing.lock().await;
         if self.promises.lock().is_empty() { Ok(()) } else { self.write().await }
@@ -174,17 +175,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_promise_lasts_for_48_hours_that_daemons_have_run() {
         let temp = tempfile::tempdir().unwrap();
-        let store = || Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
+        let store = || UnitStore::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
         let first = Disclaimed::load(&store()).unwrap();
         first.promise(id("a"), Submitter::Operator, true).await.unwrap();
         tokio::time::advance(LASTS / 2).await;
-        // A second caller repeats nothing, and shortens nothing.
+        // A promise to a second caller neither renews nor shortens the first.
         let other = Submitter::Node { node: NameHash(1), certified: true };
         first.promise(id("b"), other, false).await.unwrap();
         drop(first);
         let killed = Disclaimed::load(&store()).unwrap();
         assert!(killed.has(&id("a")) && killed.has(&id("b")) && !killed.has(&id("c")));
-        // Also if it is promised again by who does not know it.
+        // `has_run` stays if a caller that does not know it asks again.
         killed.promise(id("b"), other, true).await.unwrap();
         killed.promise(id("b"), other, false).await.unwrap();
         let half = LASTS / 2 - Duration::from_secs(1);
@@ -206,11 +207,11 @@ mod tests {
     async fn a_caller_has_a_bounded_number_of_promises_and_takes_them_from_nobody_else() {
         let temp = tempfile::tempdir().unwrap();
         let promises =
-            Disclaimed::load(&Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap()).unwrap();
+            Disclaimed::load(&UnitStore::open(temp.path(), &NodeId::new("n").unwrap()).unwrap()).unwrap();
         let node = |certified| Submitter::Node { node: NameHash(1), certified };
         let until = Instant::now() + LASTS;
-        let many =
-            (0..MOST).map(|n| (id(&format!("x{n}")), Promise { to: node(true), until, has_run: false }));
+        let many = (0..MOST_PROMISES)
+            .map(|n| (id(&format!("x{n}")), Promise { to: node(true), until, has_run: false }));
         promises.promises.lock().extend(many);
         let refused = promises.promise(id("one"), node(true), false).await.unwrap_err();
         assert!(refused.to_string().starts_with("unknown work unit one: no promise"), "{refused}");
@@ -223,22 +224,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_has_no_certificate_keeps_the_places_of_others_neither_long_nor_all_of_them() {
         let temp = tempfile::tempdir().unwrap();
-        let store = || Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
+        let store = || UnitStore::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
         let promises = Disclaimed::load(&store()).unwrap();
         let second = Duration::from_secs(1);
         let made = |n: usize| Promise {
             to: Submitter::Stranger,
-            until: Instant::now() + LASTS_UNCERTIFIED - second * (MOST - n) as u32 / 1000,
+            until: Instant::now() + LASTS_UNCERTIFIED - second * (MOST_PROMISES - n) as u32 / 1000,
             has_run: n == 1,
         };
-        promises.promises.lock().extend((0..MOST).map(|n| (id(&format!("x{n}")), made(n))));
+        promises.promises.lock().extend((0..MOST_PROMISES).map(|n| (id(&format!("x{n}")), made(n))));
         promises.promises.lock().insert(id("theirs"), Promise { to: Submitter::Operator, ..made(0) });
         let other = Submitter::Node { node: NameHash(1), certified: false };
         promises.promise(id("one"), other, false).await.unwrap();
         assert!(promises.has(&id("one")) && promises.has(&id("theirs")) && !promises.has(&id("x0")));
-        assert!(promises.has(&id("x1")) && promises.promises.lock().len() == MOST + 1);
+        assert!(promises.has(&id("x1")) && promises.promises.lock().len() == MOST_PROMISES + 1);
         assert_eq!(promises.has_run(&id("x1")), Some(second * 1023 / 1000), "it was made so long ago");
-        // A disk that refuses gives back what had to go.
+        // If the write fails, the displaced promise comes back.
         fs::remove_dir_all(store().root()).unwrap();
         promises.promise(id("two"), other, false).await.unwrap_err();
         assert!(promises.has(&id("x1")) && !promises.has(&id("two")));
@@ -246,7 +247,7 @@ mod tests {
         assert!(promises.has(&id("one")) && !promises.has(&id("x1")));
         tokio::time::advance(second / 1000).await;
         assert!(!promises.has(&id("one")));
-        // What a daemon of before has promised them for longer ends as well.
+        // Longer promises to such callers, made by an earlier version, end after the hour too.
         fs::write(store().root().join(FILE), "a stranger 172800\nb operator 172800\n").unwrap();
         let before = Disclaimed::load(&store()).unwrap();
         tokio::time::advance(LASTS_UNCERTIFIED + second).await;
@@ -256,7 +257,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_no_reason_to_forget_a_promise() {
         let temp = tempfile::tempdir().unwrap();
-        let store = Store::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
+        let store = UnitStore::open(temp.path(), &NodeId::new("n").unwrap()).unwrap();
         for text in ["a operator", "a nobody 5", "a operator x", ".. operator 5", "a operator 5 x"] {
             fs::write(store.root().join(FILE), text).unwrap();
             Disclaimed::load(&store).unwrap_err();

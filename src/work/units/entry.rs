@@ -1,6 +1,6 @@
 //! One unit in memory: its status as everybody sees it, how far that is durable, and what its readers and its writer
-//! share. A final unit that nobody asks about is little more than its status: thousands may be kept. How a status is
-//! changed is `writer`'s business.
+//! share. A final unit that nobody asks about is little more than its status: thousands may be kept. `writer` changes
+//! the status.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -10,18 +10,15 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::info;
 
+use super::attempt::FarAttempt;
 use super::farewell::Farewell;
-use super::kept::KeptOutput;
+use super::kept::{KeptOutput, Shortened};
+use super::link::DriverLink;
 use super::quota::{Charge, Exceeded};
-use super::steps::Steps;
-use super::writer::Writer;
-use crate::rpc::report::unit::{StepTimes, UnitStep};
-use crate::wire::NodeId;
-use crate::work::WorkError;
-use crate::work::remote::{Attempt, Link};
+use crate::work::figures::UnitTimer;
 use crate::work::status::{Extra, Status};
-use crate::work::store::{Durability, FlushOnce, Store, UnitDir};
-use crate::work::unit::{Event, State, UnitId, job_of};
+use crate::work::store::{FlushOnce, OutputFile, UnitDir};
+use crate::work::unit::{State, UnitEvent, UnitId, job_of};
 
 /// A unit that exists.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ pub(crate) struct Entry {
     pub(crate) id: UnitId,
     pub(crate) dir: UnitDir,
     /// What the attempt of a job has in place of a directory.
-    attempt: Option<Box<Attempt>>,
+    attempt: Option<Box<FarAttempt>>,
     /// A plain lock, for reading and replacing alone.
     shown: Mutex<Shown>,
     /// Made by the first cancel of a client.
@@ -41,7 +38,7 @@ pub(crate) struct Entry {
 pub struct CancelInProgress(Option<Arc<Entry>>);
 
 impl CancelInProgress {
-    /// One of a unit. It counts for nothing if the unit has ended.
+    /// Begins a cancel. It has no effect if the unit has ended.
     pub(crate) fn begin(unit: Option<Arc<Entry>>) -> Self {
         let unit = unit.filter(|unit| !unit.status().life.state.is_final());
         if let Some(unit) = &unit {
@@ -50,7 +47,7 @@ impl CancelInProgress {
         Self(unit)
     }
 
-    /// It was refused, and counts for nothing.
+    /// Notes that the cancel was refused, so that results do not wait for its answer.
     pub fn refused(&mut self) {
         if let Some(farewell) = self.0.take().as_ref().and_then(|unit| unit.farewell.get()) {
             farewell.refuse();
@@ -69,32 +66,33 @@ impl Drop for CancelInProgress {
 #[derive(Debug)]
 struct Shown {
     status: Arc<Status>,
-    live: Hold,
-    steps: Steps,
-    /// Its part of its caller's quota, until it is deleted.
+    live: UnitHold,
+    /// Present until the unit's end, if this process made the unit.
+    timer: Option<Box<UnitTimer>>,
+    /// The unit's part of its caller's quota, until the unit is deleted.
     charge: Option<Box<Charge>>,
     /// The furthest state that a power loss would leave.
     durable: State,
-    /// The status is not on disk as it is shown, and has to be.
+    /// The status is not yet on disk as it is shown, and has to be.
     is_unsaved: bool,
-    /// A task sees to that.
+    /// A task is going to save the status.
     has_saver: bool,
-    /// It is deleted, and its ID may be another unit's by now.
+    /// The unit is deleted, and another unit may have its ID by now.
     is_gone: bool,
     /// Its submission was repeated before its payload was complete.
     is_repeated: bool,
-    /// Its submission was given up: it never was a unit to anybody.
+    /// Its submission was given up half way, so nobody ever had this unit.
     is_discarded: bool,
 }
 
-/// A unit that can still change holds what is needed for it; a final one only lends it.
+/// A unit that can still change keeps its [`Live`]. That of a final unit exists only while somebody uses it.
 #[derive(Debug)]
-enum Hold {
+enum UnitHold {
     Kept(Arc<Live>),
     Lent(Weak<Live>),
 }
 
-impl Hold {
+impl UnitHold {
     fn get(&self) -> Option<Arc<Live>> {
         match self {
             Self::Kept(live) => Some(live.clone()),
@@ -108,27 +106,27 @@ impl Hold {
 pub(crate) struct OutputWriter {
     /// The attempt whose output it writes.
     pub(crate) attempt: u32,
-    /// The number of the writer, as an attempt's output may get another one.
+    /// The number of the writer, because an attempt's output may get another writer.
     pub(crate) number: u64,
 }
 
-/// What the readers and the writer of a unit share. There is never more than one of a unit.
+/// What the readers and the writer of a unit share. A unit never has more than one.
 #[derive(Debug)]
 pub(crate) struct Live {
     changes: watch::Sender<Arc<Status>>,
-    /// The same, and an end before it is durable.
+    /// Like `changes`, but shows an end before it is durable.
     ahead: watch::Sender<Arc<Status>>,
-    /// Its whole payload, while that is not known to be durable. A plain lock, never held across a wait.
+    /// The unit's whole payload, while it is not known to be durable. A plain lock, never held across a wait.
     unflushed: Mutex<Option<Arc<FlushOnce>>>,
-    /// Held by the one writer of the unit, also while it is started. Held across disk writes and the start of a runner,
-    /// which is why it is an asynchronous lock.
+    /// Held by the unit's one writer. It is an asynchronous lock, because it is held across disk writes and the start
+    /// of a runner.
     pub(crate) write_lock: Arc<tokio::sync::Mutex<()>>,
     /// Who writes the output of a job's unit. Held across disk writes.
     output_writer: Arc<tokio::sync::Mutex<OutputWriter>>,
     /// How much of its output is durable.
     pub(crate) kept_output: KeptOutput,
-    /// Between a remote unit's driver and its callers; other units never have one.
-    link: OnceLock<Arc<Link>>,
+    /// Links a remote unit's driver with its callers; other units have none.
+    link: OnceLock<Arc<DriverLink>>,
 }
 
 impl Live {
@@ -149,7 +147,14 @@ impl Live {
 #[derive(Debug)]
 pub(crate) struct Follower {
     status: watch::Receiver<Arc<Status>>,
-    _live: Arc<Live>,
+    live: Arc<Live>,
+}
+
+impl Follower {
+    /// What was cut off the unit's output.
+    pub(crate) fn shortened(&self) -> Shortened {
+        self.live.kept_output.shortened()
+    }
 }
 
 impl Deref for Follower {
@@ -167,14 +172,14 @@ impl DerefMut for Follower {
 
 /// The link to a remote unit's driver, which exists while somebody holds this.
 #[derive(Debug)]
-pub(crate) struct LinkHandle {
-    link: Arc<Link>,
+pub(crate) struct DriverHandle {
+    link: Arc<DriverLink>,
     _live: Arc<Live>,
 }
 
-impl Deref for LinkHandle {
-    type Target = Link;
-    fn deref(&self) -> &Link {
+impl Deref for DriverHandle {
+    type Target = DriverLink;
+    fn deref(&self) -> &DriverLink {
         &self.link
     }
 }
@@ -185,21 +190,21 @@ impl Entry {
     }
 
     /// The attempt of a job on another node. Nothing is ever in the directory.
-    pub(super) fn of_attempt(id: UnitId, dir: UnitDir, status: Status, attempt: Attempt) -> Arc<Self> {
+    pub(super) fn of_attempt(id: UnitId, dir: UnitDir, status: Status, attempt: FarAttempt) -> Arc<Self> {
         Self::with(id, dir, status, Some(Box::new(attempt)))
     }
 
-    fn with(id: UnitId, dir: UnitDir, status: Status, attempt: Option<Box<Attempt>>) -> Arc<Self> {
+    fn with(id: UnitId, dir: UnitDir, status: Status, attempt: Option<Box<FarAttempt>>) -> Arc<Self> {
         let durable = status.life.state;
         let status = Arc::new(status);
         let live = match durable.is_final() {
-            true => Hold::Lent(Weak::new()),
-            false => Hold::Kept(Arc::new(Live::new(status.clone()))),
+            true => UnitHold::Lent(Weak::new()),
+            false => UnitHold::Kept(Arc::new(Live::new(status.clone()))),
         };
         let shown = Shown {
             status,
             live,
-            steps: Steps::default(),
+            timer: None,
             charge: None,
             durable,
             is_unsaved: false,
@@ -211,39 +216,27 @@ impl Entry {
         Arc::new(Self { id, dir, attempt, shown: Mutex::new(shown), farewell: OnceLock::new() })
     }
 
-    /// What it has in place of a directory, if it is the attempt of a job.
-    pub(crate) fn attempt(&self) -> Option<&Attempt> {
+    /// What the attempt of a job has in place of a directory. Other units have none.
+    pub(crate) fn attempt(&self) -> Option<&FarAttempt> {
         self.attempt.as_deref()
     }
 
     /// Bytes of output that are here, or came through here. Looks at the disk.
     pub(crate) fn printed(&self) -> u64 {
-        self.attempt().map_or_else(|| self.dir.stdout_size(), Attempt::received)
+        self.attempt().map_or_else(
+            || self.dir.stdout_size() + self.dir.output_size(OutputFile::Stderr),
+            FarAttempt::received,
+        )
     }
 
-    /// Has the steps of the unit noted, which was just made.
-    pub(super) fn set_steps(&self, steps: Steps) {
-        self.shown.lock().steps = steps;
-    }
-
-    /// The unit takes a step, unless it has taken it before.
-    pub(crate) fn note_step(&self, step: UnitStep) {
-        self.shown.lock().steps.note(step);
-    }
-
-    /// Keeps what the node that runs the unit tells of its steps.
-    pub(crate) fn hear_steps(&self, there: Vec<StepTimes>) {
-        self.shown.lock().steps.hear(there);
-    }
-
-    /// When it took its steps, here and on the node that runs it.
-    pub(crate) fn step_times(&self, own: &NodeId) -> Vec<StepTimes> {
-        self.shown.lock().steps.all(own)
+    /// Gives a unit that was just made the timer that counts how long it waits and runs.
+    pub(super) fn set_timer(&self, timer: UnitTimer) {
+        self.shown.lock().timer = Some(Box::new(timer));
     }
 
     /// Gives the unit its part of a quota, if its caller has one.
     pub(super) fn set_charge(&self, charge: Option<Charge>) {
-        // The former one goes without the lock.
+        // The former charge is dropped after the lock is released.
         let _former = std::mem::replace(&mut self.shown.lock().charge, charge.map(Box::new));
     }
 
@@ -259,15 +252,15 @@ impl Entry {
         let mut shown = self.shown.lock();
         shown.live.get().unwrap_or_else(|| {
             let live = Arc::new(Live::new(shown.status.clone()));
-            shown.live = Hold::Lent(Arc::downgrade(&live));
+            shown.live = UnitHold::Lent(Arc::downgrade(&live));
             live
         })
     }
 
     /// The link to a remote unit's driver; other units never have one.
-    pub(crate) fn link(&self) -> LinkHandle {
+    pub(crate) fn link(&self) -> DriverHandle {
         let live = self.live();
-        LinkHandle { link: live.link.get_or_init(Arc::default).clone(), _live: live }
+        DriverHandle { link: live.link.get_or_init(Arc::default).clone(), _live: live }
     }
 
     /// The current status.
@@ -278,30 +271,28 @@ impl Entry {
     /// Follows the status.
     pub(crate) fn subscribe(&self) -> Follower {
         let live = self.live();
-        Follower { status: live.changes.subscribe(), _live: live }
+        Follower { status: live.changes.subscribe(), live }
     }
 
-    /// Follows the status for a node that makes the end durable itself, and need not wait until it is so here.
+    /// Follows the status for a node that makes the end durable itself, and so need not wait until it is durable here.
     pub(crate) fn subscribe_ahead(&self) -> Follower {
         let live = self.live();
-        Follower { status: live.ahead.subscribe(), _live: live }
+        Follower { status: live.ahead.subscribe(), live }
     }
 
-    /// Shows the end to those followers, before it is written.
+    /// Shows the end to the followers of [`Self::subscribe_ahead`], before it is written.
     pub(super) fn show_ahead(&self, status: &Status) {
-        self.shown.lock().steps.show(&status.work_type, status.life.state);
+        self.shown.lock().time(status.life.state);
         self.live().ahead.send_replace(status.clone().into());
     }
 
-    /// Makes its whole payload durable, if that is not known of it. Blocks.
+    /// Makes the whole payload durable, unless it is known to be durable. Blocks.
     pub(crate) fn flush_payload(&self) -> io::Result<()> {
         let payload = self.live().unflushed.lock().clone();
-        payload.map_or(Ok(()), |payload| payload.flush())?;
-        self.note_step(UnitStep::Durable);
-        Ok(())
+        payload.map_or(Ok(()), |payload| payload.flush())
     }
 
-    /// Notes the file of the whole payload, or that it is durable.
+    /// Notes the file of the whole payload, or with `None` that the payload is durable.
     pub(crate) fn set_unflushed(&self, payload: Option<Arc<FlushOnce>>) {
         *self.live().unflushed.lock() = payload;
     }
@@ -312,7 +303,7 @@ impl Entry {
         self.tell(news);
     }
 
-    /// Shows a status that is to be saved; says whether a task has to be started for that.
+    /// Shows a status that is to be saved. Returns whether the caller has to start a task for that.
     pub(crate) fn show_unsaved(&self, status: Status) -> bool {
         let mut shown = self.shown.lock();
         shown.is_unsaved = true;
@@ -332,11 +323,11 @@ impl Entry {
         self.tell(news);
     }
 
-    /// Logs that the unit has started or ended: on every node that has it, under the same fields.
+    /// Logs that the unit has started or ended, with the same fields on every node that has the unit.
     fn tell(&self, news: Option<Arc<Status>>) {
         let Some(status) = news else { return };
         let state = status.life.state.name();
-        // That of a job may quote its output, which is not for everybody who reads logs.
+        // The detail of a job may quote its output, which not everybody who reads logs may see.
         let (job, detail) = match &status.extra {
             Extra::Job(job) => (job.job_id.map(i64::unsigned_abs), None),
             _ => (job_of(self.id.as_str()), Some(status.life.detail.as_str())),
@@ -344,7 +335,7 @@ impl Entry {
         info!(unit = %self.id, job, work_type = &*status.work_type, state, detail, "unit");
     }
 
-    /// What is unsaved stays so: the unit is deleted, or its files are a runner's from here on.
+    /// Leaves the status unsaved: the unit is deleted, or a runner writes its files from now on.
     pub(crate) fn forget_unsaved(&self) {
         self.shown.lock().is_unsaved = false;
     }
@@ -353,15 +344,15 @@ impl Entry {
         self.shown.lock().is_unsaved
     }
 
-    /// The task that saves has nothing left to do, unless this says otherwise.
+    /// Returns whether the task that saves may end. It may not if the status is unsaved again.
     pub(crate) fn end_saving(&self) -> bool {
         let mut shown = self.shown.lock();
         shown.has_saver = shown.is_unsaved;
         !shown.has_saver
     }
 
-    /// Whether a restart might find an earlier state than the one that is shown. For a unit that runs here the runner's
-    /// own files decide; its end is shown once it is durable.
+    /// Whether a restart might find an earlier state than the one that is shown. Never for a unit that is running here,
+    /// because a restart reads its runner's files.
     pub(crate) fn is_ahead(&self) -> bool {
         let shown = self.shown.lock();
         let state = shown.status.life.state;
@@ -399,36 +390,15 @@ impl Entry {
         let mut shown = self.shown.lock();
         (shown.is_gone, shown.is_unsaved) = (true, false);
         let mut status = Status::clone(&shown.status);
-        if status.life.apply(&Event::CancelledLocally) {
-            // A unit that is deleted is no news.
+        if status.life.apply(&UnitEvent::CancelledLocally) {
+            // A deletion is not logged as an end.
             let _deleted = shown.show(status);
         }
     }
 
-    /// Waits for the right to change the unit.
-    pub(crate) async fn writer(self: &Arc<Self>, store: &Store) -> Writer {
-        Writer::new(self.clone(), self.live(), store.clone()).await
-    }
-
-    /// Waits until nothing is being written to the output of a job's unit.
+    /// Waits for the right to write the output of a job's unit.
     pub(crate) async fn output_writer(&self) -> tokio::sync::OwnedMutexGuard<OutputWriter> {
         self.live().output_writer.clone().lock_owned().await
-    }
-
-    /// Applies one event, durably; says whether it changed anything.
-    pub(crate) async fn apply(self: &Arc<Self>, store: &Store, event: Event) -> bool {
-        self.writer(store).await.apply(event, Durability::Durable).await
-    }
-
-    /// Makes the status durable if it is unsaved.
-    ///
-    /// # Errors
-    /// The failed write.
-    pub(crate) async fn save(self: &Arc<Self>, store: &Store) -> Result<(), WorkError> {
-        if !self.is_unsaved() {
-            return Ok(());
-        }
-        self.writer(store).await.save().await
     }
 
     /// Waits until results of the unit, which is final, may end.
@@ -447,16 +417,25 @@ impl Entry {
 }
 
 impl Shown {
+    fn time(&mut self, state: State) {
+        if let Some(timer) = &mut self.timer {
+            timer.show(&self.status.work_type, state);
+        }
+        if state.is_final() {
+            self.timer = None;
+        }
+    }
+
     /// Returns the status if the unit has started or ended.
     fn show(&mut self, status: Status) -> Option<Arc<Status>> {
         let before = std::mem::replace(&mut self.status, Arc::new(status)).life.state;
         let state = self.status.life.state;
-        self.steps.show(&self.status.work_type, state);
+        self.time(state);
         if let Some(live) = self.live.get() {
             live.changes.send_replace(self.status.clone());
             live.ahead.send_replace(self.status.clone());
             if state.is_final() {
-                self.live = Hold::Lent(Arc::downgrade(&live));
+                self.live = UnitHold::Lent(Arc::downgrade(&live));
             }
         }
         (state != before).then(|| self.status.clone())
@@ -476,7 +455,7 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &entry.live()));
         let mut follower = entry.subscribe();
         let mut status = Status::clone(&entry.status());
-        status.life.apply(&Event::Reported(State::Succeeded, "exit status 0".into(), 3));
+        status.life.apply(&UnitEvent::Reported(State::Succeeded, "exit status 0".into(), 3));
         entry.show(status.clone());
         assert!(Arc::ptr_eq(&first, &entry.live()), "somebody still holds it");
         assert_eq!(follower.wait_for(|status| status.life.state.is_final()).await.unwrap().life, status.life);
@@ -484,7 +463,7 @@ mod tests {
         drop((first, follower));
         assert!(held.upgrade().is_none(), "a final unit that nobody asks about keeps none of it");
         let (one, two) = (entry.live(), entry.subscribe());
-        assert!(Arc::ptr_eq(&one, &two._live));
+        assert!(Arc::ptr_eq(&one, &two.live));
         assert_eq!(two.borrow().life, status.life);
         entry.finished().await;
     }

@@ -1,6 +1,6 @@
-//! When the results of a unit that a client cancelled may end. AWX sends a cancel and shuts its reader of results down once
-//! that is answered; a reader that sees the end of the results before takes them for cut off. Owns how long results stay
-//! open behind the answer. It knows neither the cancel's outcome nor the readers.
+//! Decides when the results of a unit that a client cancelled may end. AWX sends a cancel, and shuts down its reader of
+//! results once the cancel is answered. If the results end before that, the reader takes them for cut off. Owns how
+//! long results stay open after the answer. Knows neither the cancel's outcome nor the readers.
 
 use std::time::Duration;
 
@@ -16,26 +16,26 @@ pub(crate) struct Farewell(watch::Sender<Cancels>);
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Cancels {
-    /// Those without an answer.
+    /// Cancels without an answer.
     open: usize,
-    /// When the last one was answered.
+    /// When the last cancel was answered.
     answered: Option<Instant>,
 }
 
 impl Farewell {
-    /// A cancel has come.
+    /// Notes a new cancel.
     pub(super) fn ask(&self) {
         self.0.send_modify(|cancels| cancels.open += 1);
     }
 
-    /// The answer to one has gone out, or nobody is left to get it.
+    /// Notes that the answer to a cancel has gone out, or that nobody is left to get it.
     pub(super) fn answer(&self) {
         self.0.send_modify(|cancels| {
             (cancels.open, cancels.answered) = (cancels.open - 1, Some(Instant::now()))
         });
     }
 
-    /// One was refused.
+    /// Notes that a cancel was refused.
     pub(super) fn refuse(&self) {
         self.0.send_modify(|cancels| cancels.open -= 1);
     }
@@ -52,7 +52,7 @@ impl Farewell {
             };
             tokio::select! {
                 () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => return,
-                // It belongs to the sender, so this cannot fail.
+                // `self` keeps the sender, so this cannot fail.
                 _ = changes.changed() => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Locks by ID: a chosen ID is given to a unit by one submission at a time. Knows nothing of the units.
+//! Locks by ID: only one submission at a time may give a chosen ID to a unit. Knows nothing of units.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::work::unit::UnitId;
 
-/// The locks, of IDs that are being given.
+/// The locks of IDs that are being given to units.
 #[derive(Debug, Default)]
 pub(crate) struct IdLocks {
     /// A plain lock, held for map operations alone and never across a wait.
@@ -40,7 +40,7 @@ impl Drop for IdLock<'_> {
     fn drop(&mut self) {
         let mut locks = self.ids.locks();
         drop(self.held.take());
-        // Those that wait hold a clone.
+        // Each task that waits holds a clone.
         if locks.get(&self.id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&self.id);
         }

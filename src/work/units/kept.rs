@@ -1,11 +1,11 @@
-//! How much of the output of a unit is known to be durable: what was flushed once need not be flushed again with the unit's
-//! end. Knows nothing of files.
+//! How much of a unit's output is known to be durable, and so need not be flushed again at the unit's end, and what was
+//! cut off it. Knows nothing of files.
 
 use parking_lot::Mutex;
 
 use crate::work::status::Status;
 
-/// Locked for a look or an entry.
+/// Locked only to read or change the counts.
 #[derive(Debug, Default)]
 pub(crate) struct KeptOutput(Mutex<KeptBytes>);
 
@@ -15,6 +15,27 @@ struct KeptBytes {
     bytes: u64,
     /// How often the output was cut.
     cuts: u64,
+    shortened: Shortened,
+}
+
+/// What was cut off an output, for readers who may have read it: other bytes follow in its place.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shortened {
+    /// How often that was.
+    count: u64,
+    /// The length that the last cut has left.
+    left: u64,
+}
+
+impl Shortened {
+    /// Whether any of the first `position` bytes may have been cut off since `before`.
+    pub(crate) fn reaches(self, position: u64, before: Self) -> bool {
+        match self.count - before.count {
+            0 => false,
+            1 => self.left < position,
+            _ => true,
+        }
+    }
 }
 
 impl KeptOutput {
@@ -23,7 +44,7 @@ impl KeptOutput {
         self.0.lock().cuts
     }
 
-    /// So many bytes are durable, if the output was not cut since they were counted.
+    /// Notes that so many bytes are durable, unless the output was cut since they were counted.
     pub(crate) fn note(&self, bytes: u64, cuts: u64) {
         let mut kept = self.0.lock();
         if kept.cuts == cuts {
@@ -31,10 +52,21 @@ impl KeptOutput {
         }
     }
 
-    /// The output was cut: others may come in the place of what is gone.
+    /// Notes that the output was cut: what was counted as durable may be gone.
     pub(crate) fn note_cut(&self) {
         let mut kept = self.0.lock();
-        *kept = KeptBytes { bytes: 0, cuts: kept.cuts + 1 };
+        (kept.bytes, kept.cuts) = (0, kept.cuts + 1);
+    }
+
+    /// Notes that the output was cut to this length, and that other bytes will follow.
+    pub(crate) fn note_shortened(&self, left: u64) {
+        let mut kept = self.0.lock();
+        let shortened = Shortened { count: kept.shortened.count + 1, left };
+        *kept = KeptBytes { bytes: 0, cuts: kept.cuts + 1, shortened };
+    }
+
+    pub(crate) fn shortened(&self) -> Shortened {
+        self.0.lock().shortened
     }
 
     /// Whether all of the output that a status counts is known to be durable.

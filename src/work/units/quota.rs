@@ -1,6 +1,6 @@
-//! What calling nodes have here at a time, in units and in bytes of payload, and how much that may be. A node that proved
-//! its ID has an account of its own. All others share one, as they could pass for new callers at will. Owns the
-//! counting; operators are not counted.
+//! How many units and bytes of payload each calling node has here, and how many it may have. A node that proved its ID
+//! has an account of its own. All others share one, because they could pass for new callers at will. Owns the counting;
+//! operators are not counted.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,7 +29,7 @@ impl Default for Quota {
 /// Which bound was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exceeded {
-    /// As many units as this.
+    /// This many units.
     Units(u64),
     /// This many bytes.
     Payload(u64),
@@ -59,12 +59,12 @@ struct Usage {
 
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    /// A plain lock, held for counting alone. Who has nothing is not in it.
-    state: Mutex<State>,
+    /// A plain lock, held for counting alone. A caller that has nothing is not in it.
+    state: Mutex<QuotaState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QuotaState {
     quota: Quota,
     usage: HashMap<Account, Usage>,
 }
@@ -78,12 +78,12 @@ pub(crate) struct Charge {
 }
 
 impl Accounts {
-    /// Other bounds from now on. Who has more than that keeps it.
+    /// Sets other bounds. A caller that has more than that keeps it.
     pub(crate) fn set_quota(&self, quota: Quota) {
         self.state().quota = quota;
     }
 
-    /// One more unit, if there may be one; nothing is held for a caller who is not counted.
+    /// Counts one more unit, if the caller may have it. Returns `None` for a caller that is not counted.
     pub(crate) fn admit(self: &Arc<Self>, submitter: Submitter) -> Result<Option<Charge>, Exceeded> {
         let Some(account) = Account::of(submitter) else { return Ok(None) };
         let mut state = self.state();
@@ -96,7 +96,7 @@ impl Accounts {
         Ok(Some(Charge { accounts: self.clone(), account, payload: 0 }))
     }
 
-    /// A unit that was here before, with so much payload.
+    /// Counts a unit that was here before, with so much payload, whatever the bounds are.
     pub(crate) fn readmit(
         self: &Arc<Self>,
         submitter: Submitter,
@@ -112,13 +112,13 @@ impl Accounts {
         Some(Charge { accounts: self.clone(), account, payload })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QuotaState> {
         self.state.lock()
     }
 }
 
 impl Charge {
-    /// The unit's payload grows.
+    /// Counts more payload of the unit.
     pub(crate) fn add_payload(&mut self, bytes: u64) -> Result<(), Exceeded> {
         let mut state = self.accounts.state();
         let most = state.quota.payload;

@@ -1,6 +1,7 @@
-//! The IDs of units that were released lately, so that a client that still asks for one learns what became of it. Owns how
-//! many are remembered and for how long; a few bytes each, as thousands of units may be released in a second. Where they
-//! are too many, it is the caller with the most whose oldest ones go. Knows nothing of units that are there.
+//! The IDs of units that were released lately, so that a client that still asks for one learns what became of it. Owns
+//! how many are remembered and for how long. Each takes a few bytes, because thousands of units may be released in a
+//! second. If there are too many, the oldest of the caller with the most are forgotten. Knows nothing of units that
+//! exist.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 use super::quota::Account;
 use crate::work::Submitter;
 
-/// How long an ID is remembered, and how many of them at most: 1 MiB of them.
+/// How long an ID is remembered, and how many at most: they take 1 MiB.
 const REMEMBER: Duration = Duration::from_secs(600);
 const REMEMBERED: usize = 65_536;
 
@@ -23,7 +24,7 @@ type Ids = VecDeque<(u64, u64)>;
 pub(crate) struct Released {
     hasher: RandomState,
     began: Instant,
-    /// Those of each caller. A plain lock, never held across a wait.
+    /// IDs by caller. A plain lock, never held across a wait.
     ids: Mutex<HashMap<Option<Account>, Ids>>,
 }
 
@@ -32,7 +33,7 @@ impl Released {
         Self { hasher: RandomState::new(), began: Instant::now(), ids: Mutex::default() }
     }
 
-    /// Takes an ID of a caller in, and the oldest ones out.
+    /// Remembers an ID of a caller, and forgets the oldest ones.
     pub(crate) fn remember(&self, id: &str, of: Submitter) {
         self.remember_at(id, of, self.began.elapsed());
     }
@@ -106,7 +107,7 @@ mod tests {
         for (n, caller) in callers.into_iter().enumerate() {
             released.remember_at(&format!("{n}"), caller, now);
         }
-        // One that proves no name is one with all others that do not.
+        // All nodes that prove no name count as one caller.
         (0..REMEMBERED).for_each(|n| released.remember_at(&format!("x{n}"), node(1, true), now));
         (0..REMEMBERED).for_each(|n| released.remember_at(&format!("y{n}"), node(n as u64, false), now));
         let last = REMEMBERED - 1;

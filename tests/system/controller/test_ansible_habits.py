@@ -295,13 +295,13 @@ def test_what_nobody_can_answer_is_refused_before_it_is_sent(control, tmp_path):
     last = lambda: ask(control, "job.list", limit=1)["jobs"][0]["id"]  # noqa: E731
     before = last()
     for words, text in [
-        (["asks.yml"], "asks.yml asks for who (vars_prompt), and nobody can answer a job: give -e who=VALUE"),
+        (["asks.yml"], "asks.yml asks for who (vars_prompt), but nobody can answer a job: give -e who=VALUE"),
         (["site.yml", "--step"], "--step asks before each task, and nobody can answer a job"),
         (["none.yml"], "there is no playbook none.yml"),
         (["site.yml", "-i", "none"], "cannot read none: No such file or directory"),
-        (["."], ". is a directory: name the playbook in it by -p"),
+        (["."], ". is a directory: name the playbook in it with -p"),
         ([], "say what to run: a playbook, as in `meshctl job run site.yml`, or -m MODULE"),
-        (["site.yml", "-M", "/usr/share"], "--module-path: /usr/share does not lie in the project"),
+        (["site.yml", "-M", "/usr/share"], "--module-path: /usr/share is not in the project"),
     ]:
         done = ours(control, words, root)
         assert done.returncode == 64 and text in done.stderr, (words, done)
@@ -323,7 +323,7 @@ def test_a_vaults_password_is_typed_or_of_the_settings(control, tmp_path):
 
 
 def test_the_page_lists_the_variables_that_travel():
-    code = (ROOT / "src" / "cli" / "job" / "settings.rs").read_text()
+    code = (ROOT / "src" / "controller" / "pack" / "settings.rs").read_text()
     page = (ROOT / "docs" / "ansible-playbook.md").read_text()
     travelling = re.findall(r'"(ANSIBLE_\w+)",\n', code)
     assert len(travelling) > 30 and [name for name in travelling if f"`{name}`" not in page] == []

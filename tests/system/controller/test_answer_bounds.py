@@ -26,13 +26,15 @@ from web import directive
 
 AT_ONCE = 24
 #: Seconds until a small status is answered, whatever is asked beside it. Debug builds on a busy machine are far slower.
-PROMPT = 0.25 if FULL else 1.5
+PROMPT = 0.25 if FULL else 3
 ROOM = 200 * MIB
 #: What 24 answers may take: with the smaller tables they take about 45 MiB. There it is the length of a list, and who asks often,
 #: that fail without the bounds.
 MORE = ROOM if FULL else ROOM / 2
 NODES, LINKS, SERVICES = (400, 230, 20) if FULL else (80, 200, 5)
 JOBS = 1000 if FULL else 250
+#: Saved jobs.
+SAVED = 5000
 #: A page ends with the item that passes the bound.
 PAGE = 1.25 * MIB
 
@@ -88,14 +90,18 @@ LOOKS = {
     ("control", "controller"): operation("ping"),
     ("control", "work results"): lambda site: site.lines([f"work results {site.unit}"]),
     ("operation", "job.list"): operation("job.list", limit=1000),
+    ("operation", "job.count"): operation("job.count", search="a"),
     ("operation", "job.get"): operation("job.get", id=None),
     ("operation", "job.explain"): operation("job.explain", id=None),
     ("operation", "job.hosts"): operation("job.hosts", id=None, limit=1000),
+    ("operation", "saved.list"): operation("saved.list"),
+    ("operation", "saved.get"): operation("saved.get", name="app.js"),
     ("operation", "instance.list"): operation("instance.list", found=True),
     ("operation", "instance.get"): operation("instance.get", name="control"),
     ("operation", "group.list"): operation("group.list"),
     ("operation", "group.get"): operation("group.get", name="default"),
     ("operation", "ping"): operation("ping"),
+    ("operation", "node.list"): operation("node.list"),
     ("operation", "audit.list"): operation("audit.list", limit=1000),
     ("operation", "job.output"): operation("job.output", id=None),
     ("operation", "job.events"): operation("job.events", id=None),
@@ -103,7 +109,7 @@ LOOKS = {
 #: What changes something is not repeated here, and its answer is small.
 CHANGES = {
     "reload", "node forget", "link test", "connect", "work submit", "work start", "work adopt", "work cancel", "work release", "work disclaim",
-    "work follow",
+    "work follow", "work stderr",
 }
 
 
@@ -113,7 +119,14 @@ class Site:
     def __init__(self, mesh, directory):
         web, self.web = directive(directory)
         scrape, self.scraped = metrics.directive()
-        extra = [web, scrape, control_settings(directory)]
+        settings, jobs = control_settings(directory), directory / "jobs.d"
+        settings["work-controller"]["jobs"] = str(jobs)
+        jobs.mkdir()
+        for n in range(SAVED):
+            (jobs / f"j{n}.yml").write_text(f"module: ping\ndescription: {'x' * 500}\n")
+        # One name stands for all in a path.
+        (jobs / "app.js.yml").write_text("module: ping\nvars:\n" + "".join(f"  v{n}: {{pattern: {'x' * 100}}}\n" for n in range(2000)))
+        extra = [web, scrape, settings]
         self.node = mesh.node("control", listen=True, extra=extra)
         self.friend = mesh.node("friend", peers=["control"])
         mesh.start()

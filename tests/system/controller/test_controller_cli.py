@@ -148,7 +148,46 @@ def test_exit_codes_are_those_of_the_playbook(real, project):
     # As for `ansible b -m ...`
     module = meshctl(real, "job", "run", "b", "-m", "command", "-a", "false", "-i", "hosts", cwd=project)
     assert "b | FAILED" in module.stdout and "a | " not in module.stdout, module
-    assert module.returncode == 2 and "failed on e1: the module failed" in module.stderr, module
+    assert module.returncode == 2 and "b: command: non-zero return code" in module.stderr, module
+
+
+def test_why_a_job_failed_is_said_in_a_line_and_whole(real, project):
+    tasks = "\n".join([
+        "- {name: Go on, command: ls /nowhere, ignore_errors: true}",
+        "- {name: Rescue, block: [{command: ls /nowhere}], rescue: [{debug: {msg: rescued}}]}",
+        "- {name: Configure, command: ls /nosuch}",
+    ])
+    (project / "why.yml").write_text("- hosts: all\n  gather_facts: false\n  tasks:\n" + "".join(f"  {line}\n" for line in tasks.splitlines()))
+    # One host after the other: they fail in that order.
+    run = meshctl(real, "job", "run", project, "-p", "why.yml", "-i", project / "hosts", "--forks", "1")
+    line = "2 of 2 hosts failed: a, b: Configure: non-zero return code: ls: cannot access '/nosuch': No such file or directory"
+    assert run.returncode == 2 and run.stderr.endswith(f" failed on e1: {line}\n"), run
+    one = result(real, "job", "show", "last")
+    assert (one["explanation"], one["failure"]["line"]) == (line, line)
+    [task] = one["failure"]["tasks"]
+    assert (task["task"], sorted(task["hosts"]), task["count"], task["unreachable"]) == ("Configure", ["a", "b"], 2, False)
+    raw = subprocess.run(arguments(real, "job", "output", "last"), capture_output=True, check=True, env=environment(), timeout=60).stdout
+    event = json.loads(raw[task["offset"]:].splitlines()[0])
+    assert (event["event"], event["event_data"]["task"]) == ("runner_on_failed", "Configure")
+    # Cut at its end, it still says which hosts failed where.
+    listed = meshctl(real, "job", "list").stdout.splitlines()[1]
+    assert "2 of 2 hosts failed: a, b: Conf" in listed, listed
+    shown = meshctl(real, "job", "show", "last").stdout
+    assert "FAILED TASK" in shown and f"meshctl job errors {one['id']}" in shown, shown
+    text = meshctl(real, "job", "output", "last", "--text").stdout.splitlines()
+    errors = meshctl(real, "job", "errors", "last", "--host", "b").stdout.split("\n\n")
+    assert [error.splitlines()[0].rsplit(", ", 1)[0] for error in errors] == ["b: Go on (failed, ignored", "b: command (failed", "b: Configure (failed"]
+    last = errors[-1].splitlines()
+    assert "  stderr: ls: cannot access '/nosuch': No such file or directory" in last and "  rc: 2" in last, last
+    place = int(re.search(r"line (\d+) of the output", last[0])[1])
+    assert any("fatal: [b]: FAILED!" in printed for printed in text[place - 1:place + 12]), (place, text)
+    kept = [json.loads(line) for line in meshctl(real, "--json", "job", "errors", one["id"]).stdout.splitlines()]
+    assert {(error["task"], error["ignored"]) for error in kept} >= {("Go on", True), ("Configure", False)}
+    again = meshctl(real, "job", "rerun", "--follow", one["id"])
+    assert again.returncode == 2 and "TASK [Configure]" in again.stdout, again
+    assert again.stderr.startswith(f"Job {one['id'] + 1} runs job {one['id']} again\n") and line in again.stderr, again
+    waited = meshctl(real, "job", "wait", "--output", one["id"] + 1)
+    assert waited.returncode == 2 and waited.stdout.startswith(again.stdout.rstrip("\n")), waited
 
 
 def test_with_json_a_run_prints_its_job_alone(real, project):
@@ -357,7 +396,7 @@ def test_a_payload_is_on_disk_once_and_no_header_is_too_long(mesh, project, tmp_
     twice = stream({"name": "a"}, ident="x")
     for body in (twice.split(b"\n", 1)[0] + b"\n" + twice, b'{"controller": 1, "nme": "x"}\n' + stream()):
         refused = page.post("/api/v1/jobs", body, "t-admin")
-        assert refused.status == 422 and re.search("its kwargs line should stand|header: unknown key `nme`", refused.json["error"]["message"]), refused.body
+        assert refused.status == 422 and re.search("its kwargs line is expected|header: unknown key `nme`", refused.json["error"]["message"]), refused.body
     go.touch()
     assert {ended(control, number)["state"] for number in submitted.values()} == {"successful"}
 
@@ -384,7 +423,7 @@ def test_ctrl_c_cancels_the_job_and_waits_for_its_end(stand_in, project, tmp_pat
 
 
 def test_jobs_are_cancelled_by_what_they_are_once_somebody_says_yes(stand_in, project):
-    assert meshctl(stand_in, "controller", "pause").stdout == "Paused: no job starts\n"
+    assert meshctl(stand_in, "controller", "pause").stdout == "Paused: no more jobs start\n"
     run = lambda *words: int(meshctl(stand_in, "job", "run", project, "-p", "site.yml", "--detach", *words).stdout)  # noqa: E731
     one, two, other = run("--label", "day=1"), run("--label", "day=1"), run("--label", "day=2")
     listed = lambda: meshctl(stand_in, "job", "list", "--label", "day=1", "--since", "1h").stdout  # noqa: E731
@@ -420,13 +459,13 @@ def test_a_run_says_that_its_node_is_lost_and_where_it_runs_again(mesh, tmp_path
     other = {"e1": "e2", "e2": "e1"}[lost]
     assert result(node, "job", "explain", "site.yml")["silent"] is None
     mesh[lost].stop(signal.SIGKILL)
-    clock = r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
+    clock = r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d UTC"
     line = run.stderr.readline()
     assert re.fullmatch(f"Job {number}: {lost} is out of reach since {clock}, lost at {clock}\n", line), line
     silent = result(node, "job", "explain", "site.yml")["silent"]
     assert (silent["node"], silent["attempt"]) == (lost, 1) and silent["since"] < silent["lost_at"], silent
     line = run.stderr.readline()
-    helps = f"attempt 1 may still run there. If it never comes back: meshctl instance remove {lost} --dead"
+    helps = f"attempt 1 may still run there. If the node never comes back: meshctl instance remove {lost} --dead"
     assert re.fullmatch(f"Job {number} waits: {lost} is out of reach since {clock}, lost at {clock}: {helps}\n", line), line
     assert result(node, "job", "explain", number)["silent"]["lost"] is True
     assert meshctl(node, "instance", "remove", lost, "--dead").returncode == 0
@@ -538,7 +577,7 @@ def test_a_directory_with_more_than_a_project_is_not_packed(tmp_path, place):
     helps = f"put {what} into a directory of its own"
     if place == "below":
         helps = f"go to the playbook's: `cd {home}/work && meshctl job run site.yml`"
-    assert done.returncode == 64 and f"{root} is no project: {helps}" in done.stderr, done
+    assert done.returncode == 64 and f"{root} is not a project: {helps}" in done.stderr, done
     # A directory below is one, and there is no node.
     assert run(home / "work" / "site.yml").returncode == 69
 
@@ -548,14 +587,16 @@ def test_what_cannot_be_is_said_in_plain_words(mesh):
     mesh.start()
     alone = mesh["alone"]
     listed, submitted = meshctl(alone, "job", "list"), meshctl(alone, "job", "submit")
-    assert "this node is no control node: configure work-controller" in listed.stderr, listed
-    assert (submitted.returncode, submitted.stderr) == (101, "meshctl: this node is no control node: configure work-controller\n")
+    assert "this node is not a control node: configure work-controller" in listed.stderr, listed
+    assert (submitted.returncode, submitted.stderr) == (101, "meshctl: this node is not a control node: configure work-controller\n")
     assert meshctl(alone, "ping", "nosuch", "--count", "1").stderr.startswith("No reply from nosuch: no route to node")
-    for words, argument in ((["job", "show", "abc"], "<ID>"), (["job", "list", "--limit", "x"], "--limit <LIMIT>"),
-                            (["top", "--interval", ""], "--interval <SECONDS>")):
+    number = "it takes a whole number"
+    for words, argument, why in ((["job", "show", "abc"], "<ID>", "a job is a number, or last"),
+                                 (["job", "list", "--limit", "x"], "--limit <LIMIT>", number),
+                                 (["top", "--interval", ""], "--interval <SECONDS>", number)):
         done = meshctl(alone, *words)
         assert (done.returncode, done.stderr.splitlines()[0]) == (
-            64, f"error: invalid value '{words[-1]}' for '{argument}': it takes a whole number"), done
+            64, f"error: invalid value '{words[-1]}' for '{argument}': {why}"), done
     assert "[default: standard input]" not in meshctl(alone, "job", "submit", "--help").stdout
 
 

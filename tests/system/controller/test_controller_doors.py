@@ -209,7 +209,7 @@ ADMIN_ALONE = [
     ({"kind": "project_update"}, "this kind of job runs on the control node itself: it needs admin rights"),
     ({"kind": "system"}, "this kind of job runs on the control node itself: it needs admin rights"),
     ({"sync": {"url": "file:///nowhere"}}, "sync.url: a repository on the control node's own disk needs admin rights"),
-    ({"runner": {**IMAGE, "registry": "private"}}, "credential private is not for callers over the mesh"),
+    ({"runner": {**IMAGE, "registry": "private"}}, "credential private may not be used by callers over the mesh"),
 ]
 
 

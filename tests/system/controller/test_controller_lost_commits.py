@@ -24,11 +24,18 @@ ID = re.compile(r"c[0-9a-f]{8}n\d+a1r[0-9a-f]{8}")
 def lose(site, server):  # noqa: F811
     """Has the store forget what it commits within a `with`."""
 
+    def beats():
+        rows = server.sql("SELECT node, beat FROM meshd.lease", site.database).stdout.splitlines()
+        return {node: int(beat) for node, beat in (row.split("|") for row in rows)}
+
     @contextlib.contextmanager
-    def lose():
-        older, logged = server.dir / "older", {name: len(site[name].log()) for name in ("c1", "c2")}
+    def lose(seen_by=("c1", "c2")):
+        """A node sees it if it has renewed its lease since the copy."""
+        older, logged = server.dir / "older", {name: len(site[name].log()) for name in seen_by}
         server.copy(older)
+        before = beats()
         yield
+        until("leases to be renewed", lambda: (now := beats()) and all(now[name] > before[name] + 1 for name in seen_by))
         server.put_back(older)
         server.start()
         for name, since in logged.items():
@@ -66,12 +73,18 @@ def test_a_unit_of_a_job_that_the_store_has_lost_shows_no_other_jobs_end(site, l
     assert c1.results(lost) != output and c1.unit(lost)["StateName"] == "Failed", c1.unit(lost)
 
 
-def test_after_lost_commits_an_output_is_that_of_one_run(site, lose, tmp_path):  # noqa: F811
+@pytest.mark.parametrize(
+    ("site", "seen_by"),
+    [({}, ("c1", "c2")), ({"heartbeat": "20s", "ownerlostafter": "90s"}, ())],
+    ids=["seen", "unseen"],
+    indirect=["site"],
+)
+def test_after_lost_commits_an_output_is_that_of_one_run(site, lose, seen_by, tmp_path):  # noqa: F811
     c1, diary, go = site["c1"], tmp_path / "diary", tmp_path / "go"
     for name in ("e1", "e2"):
         ask(c1, "instance.disable", name=name)
     unit, number = submit(c1, ident="o", lines=50, go=str(go), diary=str(diary), locks=[])
-    with lose():
+    with lose(seen_by):
         ask(c1, "instance.enable", name="e1")
         until("the output of the first run", lambda: b'"counter": 50' in streamed(c1, "job.output", id=number)[1])
     ask(c1, "instance.enable", name="e1")

@@ -189,7 +189,7 @@ def test_what_was_to_be_released_on_a_dead_node_is_released_though_its_job_was_t
     c1.stop(signal.SIGSTOP)
     owned(c2, number, "c2")
     c1.process.send_signal(signal.SIGCONT)
-    c1.logged("the lease was taken: a new one begins")
+    c1.logged("the node lost its lease and took a new one")
     dead.start()
     until("the first attempt to be released", lambda: dead.command("work list") == {}, 60)
     go.touch()
@@ -386,7 +386,7 @@ def test_a_control_node_that_is_cut_from_the_store_stands_down(site, tmp_path):
     is_whole(shows(c1, unit), "n", 20)
     is_whole(shows(c1, late["unitid"]), "late")
     assert ask(c1, "ping")["store"]["up"] is True
-    c1.logged("the lease was taken: a new one begins")
+    c1.logged("the node lost its lease and took a new one")
     clean(site, *NODES)
 
 
@@ -397,7 +397,7 @@ def test_a_control_node_that_starts_without_its_store_takes_submissions_and_work
     server.stop(signal.SIGKILL)
     c1.stop(signal.SIGKILL)
     c1.start()
-    c1.logged("the controller waits for its store")
+    c1.logged("the controller is waiting for its store")
     store = until("it to say why", lambda: (store := ask(c1, "ping")["store"])["error"] and store)
     assert store["up"] is False and "the store is away" in store["error"], store
     assert c1.command({"command": "controller", "op": "job.list"})["error"]["code"] == "store_away"

@@ -101,7 +101,7 @@ def test_a_job_runs_again_with_the_same_payload_and_is_deleted(alone):
     links = {(alone.unit_dir(name) / "stdin").stat().st_ino for name in (unit, one["unit"])}
     assert len(links) == 1, "the payload is on disk once"
     until("its output", lambda: output(alone, again["id"]).startswith(wrote("a", 2)))
-    assert "did not come to its recap" in refused(alone, "job.rerun", id=first, failed_hosts=True)["message"]
+    assert "ended before its recap" in refused(alone, "job.rerun", id=first, failed_hosts=True)["message"]
     # Releasing the unit of the first one takes nothing from the second one.
     until("its children to be released", lambda: children(alone) == [])
     alone.command(f"work release {unit}")
@@ -325,7 +325,7 @@ def test_a_clock_that_is_years_ahead_deletes_nothing(mesh, tmp_path):
     control.variables = clock.variables
     control.restart()
     doubted = lambda: ask(control, "ping")["clock"]["doubted"]  # noqa: E731
-    until("the clock to be doubted", lambda: "nothing is deleted by it" in control.log())
+    until("the clock to be doubted", lambda: "nothing is deleted for its age" in control.log())
     _, new = submit(control, ident="new")
     ended(control, new)
     assert doubted() and job(control, old)["state"] == "successful" and b'"old 1"' in output(control, old)

@@ -37,7 +37,7 @@ def test_behind_a_transaction_pooler_everything_works_but_notifications(mesh, se
         assert ended(c2, number)["state"] == "canceled"
         shows(c1, unit, "Canceled")
         checked = lambda node: subprocess.run([str(MESHD), "check", "--running", str(node.config)], capture_output=True, text=True, env=environment(), timeout=60)  # noqa: E731
-        warning = "store: notifications do not arrive, as behind a transaction pooler"
+        warning = "store: notifications do not arrive, for example because of a transaction pooler"
         told = checked(c1)
         assert told.returncode == 0 and warning in told.stdout, told
         c1.config.write_text(c1.config.read_text().replace(f":{pooler.port}/", f":{server.port}/"))
@@ -131,10 +131,10 @@ def test_a_check_warns_of_a_store_in_the_clear(tmp_path):
     config.write_text(json.dumps([{"node": {"id": "c1", "datadir": str(tmp_path / "data")}}, {"local-only": None}, {"work-controller": settings}]))
     command = [str(MESHD), "check", str(config)]
     told = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
-    assert "everything goes to db.invalid in the clear" in told.stdout and "use sslmode=verify-full" in told.stdout, told
+    assert "the connection to db.invalid is neither encrypted" in told.stdout and "use sslmode=verify-full" in told.stdout, told
     config.write_text(config.read_text().replace("?sslmode=disable", ""))
     told = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60)
-    assert "in the clear" not in told.stdout and "cannot be reached now" in told.stdout, told
+    assert "neither encrypted" not in told.stdout and "cannot be reached now" in told.stdout, told
 
 
 @contextlib.contextmanager

@@ -260,7 +260,7 @@ def test_what_cannot_be_synced_fails_its_job_and_says_why(nodes, repository, tmp
     for header, stream, wanted in [
         ({"sync": {"url": repository.url}}, bring, "the stream brings files below project/"),
         ({"sync": {"url": "--upload-pack=x"}}, payload, "sync.url: write it as https://HOST/PATH"),
-        ({"sync": {"url": repository.url, "revision": "--all"}}, payload, "sync.revision: it is no branch, tag or commit"),
+        ({"sync": {"url": repository.url, "revision": "--all"}}, payload, "sync.revision: it is not a branch, tag or commit"),
         ({"sync": {"url": "https://git.example/a", "credential": "missing"}}, payload, "credential missing: there is no file"),
         ({"sync": {"url": "https://git.example/a", "credential": "registry"}}, payload, "credential registry is of kind registry"),
         ({"sync": {"url": "https://git.example/a", "credential": "scm"}}, payload, "credential scm may not be sent to https://git.example/a"),
@@ -277,7 +277,10 @@ def test_a_cancel_ends_the_sync_as_well(nodes, tmp_path):
         url = f"https://127.0.0.1:{silent.getsockname()[1]}/site.git"
         unit, number = submit(control, {"sync": {"url": url}}, transmit(tmp_path / "job"))
         until("the sync to run", lambda: any(one["state"] == "running" for one in syncs(control)), PATIENCE)
-        assert job(control, number)["state"] == "waiting"
+        waiting, (sync,) = job(control, number), syncs(control)
+        told = f"Syncing its project (job {sync['id']})"
+        assert (waiting["state"], waiting["attempts"][-1]["detail"]) == ("waiting", told), waiting
+        assert ask(control, "job.explain", id=number)["summary"].endswith(told)
         ask(control, "job.cancel", id=number)
         assert ended(control, number)["state"] == "canceled"
         until("the unit's end", lambda: control.unit(unit)["StateName"] == "Canceled")

@@ -57,7 +57,7 @@ def test_a_job_that_failed_on_more_hosts_than_are_kept_runs_again_as_a_whole(mes
     _, number = submit(control, ident="d", stats=stats, status="failed")
     until("its recap", lambda: job(control, number)["host_counts"], 60)
     error = refused(control, "job.rerun", id=number, failed_hosts=True)
-    assert error["code"] == "conflict" and "failed on 12000 hosts, and no more than 10000 are kept" in error["message"], error
+    assert error["code"] == "conflict" and "failed on 12000 hosts, but only 10000 are kept" in error["message"], error
     assert "run it again as a whole" in error["message"]
     assert ask(control, "job.rerun", id=number)["id"] != number
 

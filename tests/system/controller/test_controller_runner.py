@@ -169,8 +169,8 @@ def test_a_check_warns_of_what_strangers_reach_and_names_the_page(tmp_path):
     for directives, whats in [
         ([{"local-only": None}, SHELL], []),
         ([near, SHELL], ["work-command sh: any node"]),
-        ([far], [f"tcp-listener on 0.0.0.0:{port}: whoever reaches"]),
-        ([far, SHELL], ["work-command sh: any node", f"tcp-listener on 0.0.0.0:{port}: whoever reaches"]),
+        ([far], [f"tcp-listener on 0.0.0.0:{port}: anybody who reaches"]),
+        ([far, SHELL], ["work-command sh: any node", f"tcp-listener on 0.0.0.0:{port}: anybody who reaches"]),
         ([near, {"work-controller": {"discovery": "enabled", "runner": "true"}}], ["work-controller: discovery is enabled"]),
         ([near, {"work-controller": {"verifysignature": False, "runner": "true"}}], ["work-controller: verifysignature is false"]),
     ]:

@@ -29,7 +29,7 @@ def test_a_control_node_moves_and_is_restored_on_an_empty_host(request):
         old.run("systemctl enable --now meshd")
         number = re.search(r"\d+", old.run(STREAM))[0]
         old.run(f"meshctl job wait {number}", 120)
-        assert "exists: give the name of a file that does not" in old.fails("touch there.db; meshctl controller backup there.db")
+        assert "it exists already: give the name of a file" in old.fails("touch there.db; meshctl controller backup there.db")
         old.run("meshctl controller backup /var/lib/meshd/backup.db && scp /var/lib/meshd/backup.db root@bare.example.org:")
         for host, block in ((old, BLOCKS[0]), (new, BLOCKS[1])):
             printed = host.run(block)
@@ -88,10 +88,10 @@ def test_all_jobs_come_along_to_postgresql_and_back(mesh, tmp_path, server):
     assert number == max(numbers) + 1 and ended(node, number)["state"] == "successful"
     # While it works its lease changes.
     busy = copied(node, f"sqlite:{tmp_path}/back/store.db")
-    assert busy.returncode == 1 and "the control node control works with this store: stop it first" in busy.stderr, busy
+    assert busy.returncode == 1 and "the control node control uses this store: stop it first" in busy.stderr, busy
     # An empty one beside the former one's file.
     restart_with(node, empty)
-    node.logged("the store is empty, and another one lies here", "store.db")
+    node.logged("the store is empty, but there is an older one at this path", "store.db")
     node.stop()
     back = copied(node, f"sqlite:{tmp_path}/back/store.db")
     assert back.returncode == 0 and "0 jobs" in back.stdout, back
@@ -114,7 +114,7 @@ def test_a_store_of_sqlite_is_copied_without_a_word_of_postgresql(mesh, tmp_path
     assert same.stderr == f"meshctl: not copied into {own}: it is this store\n", same
     first, again = copied(node, new), copied(node, new)
     assert first.returncode == 0 and first.stderr == "", first
-    text = "it is this store or an earlier copy of it, and a store is copied into an empty one"
+    text = "it is this store or an earlier copy of it, but a store can only be copied into an empty one"
     assert again.returncode == 1 and again.stderr == f"meshctl: not copied into {new}: {text}\n", again
 
 

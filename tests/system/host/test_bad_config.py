@@ -163,7 +163,7 @@ def test_the_worked_examples_start(mesh, path):
 
 
 #: What is on other machines is not here.
-AWAY = ("store: it cannot be reached now", "the API server cannot be asked")
+AWAY = ("store: it cannot be reached now", "cannot ask the API server")
 
 
 @EXAMPLES

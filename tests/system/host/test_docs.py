@@ -25,7 +25,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 NOT_HERE = {
     "/usr/share/meshd/monitoring/meshd.rules.yml",
     "/etc/meshd/conf.d/20-controller.yml",
-    "/etc/meshd/meshd.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "/etc/meshd/credentials/git.yml", "NAME.yml",
+    "/etc/meshd/meshd.yml", "/etc/meshd/jobs.d/deploy.yml", "/etc/meshd/credentials/prod.yml", "/etc/meshd/credentials/quay.yml", "/etc/meshd/credentials/git.yml", "NAME.yml",
     "/etc/meshd/conf.d/00-local.yml", "/etc/meshd/conf.d/60-peer-NAME.yml", "group_vars/all.yml", "inventory.yml", "install_receptor.yml", "site.yml", "vars.yml", "collections/requirements.yml", "roles/requirements.yml", "execution-environment.yml",
 }
 

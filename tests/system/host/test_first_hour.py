@@ -143,7 +143,7 @@ def test_a_list_of_no_tokens_is_empty(tmp_path):
     assert (listed.returncode, listed.stdout, listed.stderr) == (0, '{\n  "tokens": []\n}\n', ""), listed
     assert token("remove", "alice").stderr == f"meshctl: {tmp_path}/none has no token alice\n"
     for level in ("none", "loud"):
-        assert "it is read, operate or admin" in token("add", "alice", "--level", level).stderr
+        assert "it must be read, operate or admin" in token("add", "alice", "--level", level).stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0,
@@ -169,10 +169,10 @@ def test_a_token_made_as_the_page_says_opens_the_page(mesh, tmp_path):
     client = Client(port)
     assert client.get("/api/v1/session").json["has_tokens"] is False
     made = token("add", "alice", "--level", "operate")
-    assert "With it the page allows read: more needs `allow: operate` in the directive web" in made.stderr, made
+    assert "With it the page allows only read: for more, set `allow: operate` in the directive web" in made.stderr, made
     session = client.get("/api/v1/session", made.stdout.strip()).json
     assert (session["who"], session["level"], session["has_tokens"]) == ("alice", "read", True)
-    assert "The page of this node does not read it, but /etc/meshd/web.tokens" in token("add", "bob", "--file", "/etc/meshd/other").stderr
+    assert "The page of this node does not use this file, but /etc/meshd/web.tokens" in token("add", "bob", "--file", "/etc/meshd/other").stderr
     listed = json.loads(token("list", "--json").stdout)["tokens"]
     assert listed == [{"name": "alice", "level": "operate"}]
     # Which file it is, the directive says.

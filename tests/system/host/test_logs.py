@@ -101,7 +101,7 @@ def test_who_floods_a_node_gets_some_of_its_lines_with_short_fields_and_a_count(
         for _ in range(many):
             evil.update("x" * 15_000)
         for _ in range(many):
-            with socket.create_connection(("127.0.0.1", port)) as client, contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)) as client:
                 client.recv(1)
 
         def counted(kind):

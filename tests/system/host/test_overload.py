@@ -162,10 +162,14 @@ class Flood(Peer):
         return frame(bytes([ROUTING]) + json.dumps(body | {"SuspectedDuplicate": 0}).encode())
 
     def told(self):
-        """The node's counters of what this neighbour sent."""
+        """The node's counters of what this neighbour sent. The link is listed once the node has read what follows the handshake."""
         question = {"command": "status", "requested_fields": ["Links"]}
-        links = self.node.command(question)["Links"]
-        return next(link["Told"] for link in links if link["NodeID"] == self.name)
+
+        def counters():
+            links = self.node.command(question)["Links"]
+            return next((link["Told"] for link in links if link["NodeID"] == self.name), None)
+
+        return until(f"a link with {self.name}", counters)
 
     def all_taken_in(self, what, count):
         until(f"{count} {what}", lambda: self.told()[what] >= count, 600 if FULL else 120)

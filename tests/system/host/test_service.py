@@ -161,7 +161,7 @@ def test_a_reload_tells_how_it_went(hop):
 def test_jobs_in_a_confined_service_are_warned_of(hop):
     assert "execution.conf" not in hop.journal("meshd")
     start(hop, HOP + WORK)
-    logged(hop, "jobs are confined as the daemon is")
+    logged(hop, "jobs are confined like the daemon")
     assert finished(hop, submit(hop, "echo x"))["StateName"] == "Succeeded"
 
 

@@ -84,6 +84,6 @@ def test_what_receptor_does_not_know_is_named_before_the_way_back(mesh, receptor
     node.directives.remove(metrics)
     node.write_config()
     fine = check()
-    assert (fine.returncode, fine.stdout) == (0, f"fine: receptor knows all of {node.config}\n"), fine
+    assert (fine.returncode, fine.stdout) == (0, f"fine: receptor knows everything in {node.config}\n"), fine
     node.program = receptor
     node.start()

@@ -35,7 +35,7 @@ def test_a_peer_that_is_down_is_told_once(mesh, kind):
     near = mesh.add("near", [DEBUG, {f"{kind}-peer": {"address": f"127.0.0.1:{port}"}}]).start()
     repeats(near, "still cannot reach peer")
     (line,) = [line for line in quiet(near) if "peer" in line]
-    assert "cannot reach peer, will go on trying" in line and f"cannot connect to 127.0.0.1:{port}" in line, line
+    assert "cannot reach peer, trying again" in line and f"cannot connect to 127.0.0.1:{port}" in line, line
     assert "Connection refused" in line, line
     # Once it was up, it is news again.
     far = mesh.add("far", [{f"{kind}-listener": {"port": port, "bindaddr": "127.0.0.1"}}]).start()
@@ -52,7 +52,7 @@ def test_where_both_ends_dial_one_of_the_dials_is_in_reserve(mesh):
     nodes = [mesh["left"].start(), mesh["right"].start()]
     mesh.wait_for_routes()
     until("refused sessions", lambda: all(len(lines(node, "DEBUG", " disconnected ")) >= 3 for node in nodes))
-    reserve = [line for node in nodes for line in lines(node, "INFO", "this dial is in reserve")]
+    reserve = [line for node in nodes for line in lines(node, "INFO", "keeping this dial in reserve")]
     assert len(reserve) == 1 and "its own dial" in reserve[0], reserve
     for node in nodes:
         assert "connection refused" not in node.log(), node.log()
@@ -68,9 +68,9 @@ def test_our_own_name_as_a_peer_is_told_once(mesh):
     node = mesh.add("a", [DEBUG, listener, {"tcp-peer": {"address": f"127.0.0.1:{port}"}}]).start()
     repeats(node, " disconnected ", 6)
     refused = lines(node, "WARN", "connection refused")
-    assert len(refused) <= 2 and any("our own node ID" in line for line in refused), refused
+    assert len(refused) <= 2 and any("this node's own ID" in line for line in refused), refused
     assert " connected " not in node.log(), node.log()
-    told(examine(node), "this node refuses it: it uses our own node ID", "meshctl reload")
+    told(examine(node), "this node refuses it: it uses this node's own ID", "meshctl reload")
 
 
 def test_a_node_that_is_not_wanted_never_says_that_it_is_connected(mesh):
@@ -102,7 +102,7 @@ def test_the_second_node_of_a_name_is_told_once_and_never_connected(mesh, hop):
     # Of a Go node's refusals some are read, as it comes.
     if hop == "meshd":
         until("it to know who refuses", lambda: [one for one in examine(twin) if "it refuses this node" in one["what"]])
-        told(examine(twin), "answers, and it refuses this node", "another node with this ID is in the mesh: one bundle is for one host")
+        told(examine(twin), "answers, but it refuses this node", "another node with this ID is in the mesh (one bundle is for one host)")
 
 
 def test_a_listener_without_tls_answers_who_speaks_tls(mesh):

@@ -52,7 +52,7 @@ def test_a_command_that_does_not_end_delays_nothing(mesh, ending):
                 node.directives = ["local-only"]
                 node.write_config()
                 assert node.command("reload", timeout=PATIENCE) == {"Success": True}
-                node.logged("has not ended: it is left behind")
+                node.logged("has not ended, leaving it behind")
                 node.status()
             else:
                 node.stop(seconds=PATIENCE)

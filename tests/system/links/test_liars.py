@@ -46,7 +46,7 @@ def _chain(mesh):
 
 
 def told(node):
-    return [one for one in doctor(node.socket) if "speaks in this node's name" in one["what"]]
+    return [one for one in doctor(node.socket) if "uses this node's ID" in one["what"]]
 
 
 def test_a_strangers_notices_do_not_end_a_node(chain):
@@ -60,7 +60,7 @@ def test_a_strangers_notices_do_not_end_a_node(chain):
         liar.update({"hop": 1.0})
         assert victim.process.poll() is None, victim.log()
     until("the victim to be reached", lambda: mesh["control"].reaches("victim"))
-    warnings = [line for line in victim.log().splitlines() if "somebody speaks in this node's name" in line]
+    warnings = [line for line in victim.log().splitlines() if "another node uses this node's ID" in line]
     lines = [line for line in warnings if "middle" in line]
     assert 1 <= len(lines) <= 2, "once a minute, with the neighbour"
     [finding] = told(victim)

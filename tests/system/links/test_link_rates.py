@@ -62,7 +62,7 @@ def test_a_link_is_measured_both_ways(mesh, tmp_path, kind):
 def test_what_cannot_be_tested_is_explained(line):
     control = line["control"]
     until("a test of the hop", lambda: meshctl(control, "link", "test", "hop", "--mb", "1").returncode == 0)
-    said = "execution is no neighbour of this node: its neighbours are hop"
+    said = "execution is not a neighbour of this node: its neighbours are hop"
     assert refusal(control, "execution") == said
     done = meshctl(control, "link", "test", "execution")
     assert done.returncode == 1 and said in done.stderr, done
@@ -92,4 +92,4 @@ def test_a_receptor_node_is_told_from_one_of_ours(mesh, variable):
     mesh.node("far", listen=True, program=go.program(variable))
     near = mesh.node("near", peers=["far"])
     mesh.start()
-    assert refusal(near, "far").startswith("far does not answer as a meshd node does")
+    assert refusal(near, "far").startswith("the link to far cannot be tested")

@@ -1,5 +1,5 @@
-"""Hosts join a mesh as README says: packages, one command on the control node, one on the new host. Real programs on
-hosts of namespaces; systemd and the package manager are stand-ins."""
+"""Hosts join a mesh: one by a token, as README says, and the others by bundles. Real programs on hosts of namespaces;
+systemd and the package manager are stand-ins. Tokens themselves are in test_enrolment.py."""
 
 import io
 import json
@@ -52,11 +52,22 @@ JOB = "meshctl work submit ansible-runner --node {} --tls-client mesh {} -n -f -
 
 @pytest.fixture(scope="module")
 def world(request):
-    """`control` and `e1`, with what README makes of them, and two hosts where nothing is installed."""
+    """`control` and `e1`, with what README makes of them, and hosts where nothing is installed."""
     with conftest.scoped_mesh(request.node) as mesh:
         world = harness.Hosts(mesh, "control", "e1", "h1", "e2", "e9", has_ansible=True)
-        world.said = [(host, line, world[host].run(line, 300)) for host, line in harness.commands("Two machines")]
+        world.said = []
+        for host, script in harness.commands("Two machines"):
+            so_far = "".join(printed for _, _, printed in world.said)
+            world.said.append((host, script, world[host].run(harness.pasted(script, so_far), 300)))
         yield world
+
+
+@pytest.fixture(scope="module")
+def bundle(world):
+    """A bundle of `e1`, on `control` and on `e1`, where it is installed."""
+    world["control"].run("meshctl node renew e1 && scp e1.tar root@e1.example.org:")
+    world["e1"].run("meshctl install e1.tar")
+    return world["control"].file("/home/e1.tar")
 
 
 def add(world, node, *options, peer="control.example.org"):
@@ -84,10 +95,11 @@ def test_two_hosts_run_a_signed_playbook(world):
     assert "TLS" in world["control"].fails(JOB.format("e1", "--signwork").replace("--tls-client mesh", ""), 180)
 
 
-def test_what_is_secret_is_read_by_few_and_said_nowhere(world):
+def test_what_is_secret_is_read_by_few_and_said_nowhere(world, bundle):
     control, e1 = world["control"], world["e1"]
-    assert control.mode("/etc/meshd/ca") == ("0o700", 0, 0)
-    assert control.mode("/etc/meshd/ca/ca.key") == ("0o600", 0, 0)
+    # The daemon signs certificates, and nobody else reads the key.
+    assert control.mode("/etc/meshd/ca") == ("0o700", 990, 990)
+    assert control.mode("/etc/meshd/ca/ca.key") == ("0o600", 990, 990)
     assert control.mode("/home/e1.tar") == ("0o600", 0, 0)
     for host in (control, e1):
         assert host.mode("/etc/meshd/tls/node.key") == ("0o640", 0, 990)
@@ -111,7 +123,7 @@ def test_a_host_is_made_ready_for_its_role(world):
     assert not world["control"].file("/etc/systemd/system/meshd.service.d").exists()
 
 
-def test_what_is_installed_stays_as_it_is(world):
+def test_what_is_installed_stays_as_it_is(world, bundle):
     e1 = world["e1"]
     before, pid = e1.asked(), e1.file("/run/meshd.pid").read_text()
     said = json.loads(e1.run("meshctl install --json e1.tar"))
@@ -140,11 +152,10 @@ def test_a_hop_is_dialled_and_takes_in_what_is_behind_it(world):
     assert "cpu_count" in control.run(JOB.format("e2", "--signwork"))
 
 
-def test_a_bundle_says_what_it_is(world):
-    path = world["control"].file("/home/e1.tar")
-    with tarfile.open(path) as bundle:
-        names = sorted(bundle.getnames())
-        readme = bundle.extractfile("README").read().decode()
+def test_a_bundle_says_what_it_is(bundle):
+    with tarfile.open(bundle) as opened:
+        names = sorted(opened.getnames())
+        readme = opened.extractfile("README").read().decode()
     assert names == ["README", "ca.crl", "ca.crt", "node.crt", "node.key", "node.yml", "work.pub"]
     assert len(readme.splitlines()) == 2 and "meshctl install e1.tar" in readme
 
@@ -152,9 +163,9 @@ def test_a_bundle_says_what_it_is(world):
 def test_who_is_known_or_misspelt_is_not_added(world):
     control = world["control"]
     again = control.fails("meshctl node add e1 --role hop --peer control.example.org")
-    assert "was added already" in again and "meshctl node renew e1" in again
-    assert "no name for a node" in control.fails("meshctl node add ../e9 --role hop --peer control.example.org")
-    assert "is no address" in control.fails("meshctl node add e9 --role hop --peer 'a b'")
+    assert "has already been added" in again and "meshctl node renew e1" in again
+    assert "cannot be the name of a node" in control.fails("meshctl node add ../e9 --role hop --peer control.example.org")
+    assert "is not an address" in control.fails("meshctl node add e9 --role hop --peer 'a b'")
     assert "listens on port 27199" in control.fails("meshctl node add e9 --role hop --peer control.example.org:999")
     assert not control.file("/home/e9.tar").exists()
 
@@ -183,6 +194,19 @@ def test_what_is_refused_has_written_nothing(world):
     # A name that leads here by other ways has to be said to be this node's.
     e9.run("meshctl node add x --role hop --peer nosuch.example.org --here && rm -r x.tar /etc/meshd")
     e9.run("systemctl stop meshd && apt install ./meshd.deb")
+
+
+def test_who_makes_bundles_alone_keeps_the_authority_for_root(world):
+    host = world["e9"]
+    host.run("apt install ./meshd.deb && meshctl node add x --role hop --peer e9.example.org --host x.example.org && "
+             "meshctl node add y --role execution --peer x.example.org")
+    assert host.mode("/etc/meshd/ca") == ("0o700", 0, 0)
+    for path in ("/etc/meshd/ca/ca.key", "/etc/meshd/ca/nodes/x.json", "/home/x.tar"):
+        assert host.mode(path) == ("0o600", 0, 0)
+    # Nor does the new list of revoked certificates travel by itself.
+    said = host.run("meshctl node remove y")
+    assert said.endswith("\n    scp /etc/meshd/ca/ca.crl root@x.example.org:/etc/meshd/tls/ca.crl\n"), said
+    host.run("systemctl stop meshd; rm -r x.tar y.tar /etc/meshd; apt install ./meshd.deb")
 
 
 def expiring(host, path):
@@ -242,14 +266,13 @@ def test_what_ends_soon_is_renewed_and_brought_to_its_hosts(world, tmp_path):
 def test_a_removed_node_is_refused_everywhere(world):
     control, hop, e2 = world["control"], world["h1"], world["e2"]
     said = control.run("meshctl node remove e2")
-    [command] = [line.strip() for line in said.splitlines() if line.startswith("    ")]
-    assert command == "scp /etc/meshd/ca/ca.crl root@h1.example.org:/etc/meshd/tls/ca.crl"
     # Here it is in force already: its certificate opens nothing.
     verify = "meshctl cert verify {} --config /etc/meshd/conf.d --profile mesh --purpose client --node e2"
     shutil.copy(e2.file("/etc/meshd/tls/node.crt"), control.file("/home/e2.crt"))
     assert "revoked" in control.fails(verify.format("e2.crt"))
-    assert links(e2) == ["h1"]
-    control.run(command)
+    # What is printed is for nodes that do not get the new list over the mesh.
+    for command in (line.strip() for line in said.splitlines() if line.startswith("    ")):
+        control.run(command)
     until("e2 to be cut off", lambda: links(e2) == [])
     until("the hop to say why", lambda: "revoked" in hop.log())
     # A node of the same name may come again, with another certificate.
@@ -290,7 +313,7 @@ def test_a_bundle_of_awx_is_a_node_as_well(world):
             bundle.addfile(header, io.BytesIO(contents))
     said = json.loads(h1.run("meshctl install --json awx.tar.gz"))
     assert said["node"] == "a1" and said["linked"] == ["control"] and said["error"] is None
-    assert [note for note in said["notes"] if "isolation_base_path" in note and "not known" in note], said
+    assert [note for note in said["notes"] if "isolation_base_path" in note and "does not know" in note], said
     assert not [note for note in said["notes"] if "inventory" in note]
     written = h1.file("/etc/meshd/conf.d/00-local.yml").read_text()
     assert '- tcp-listener:\n    port: 27199\n    tls: "mesh"' in written and 'address: "control.example.org:27199"' in written
@@ -298,14 +321,14 @@ def test_a_bundle_of_awx_is_a_node_as_well(world):
     assert json.loads(h1.run("meshctl install --json awx.tar.gz"))["changed"] is False
 
 
-def test_one_bundle_is_for_one_host(world):
+def test_one_bundle_is_for_one_host(world, bundle):
     control, second = world["control"], world["h1"]
     second.run("systemctl stop meshd; rm -rf /etc/meshd; >/run/log; apt install ./meshd.deb")
     until("the first one to be linked", lambda: "e1" in links(control))
     control.run("scp e1.tar root@h1.example.org:")
     said = second.fails("meshctl install e1.tar", 120)
     assert "e1 runs, but has no link after 20 s" in said, said
-    assert "it refuses this node" in said and "another node with this ID is in the mesh: one bundle is for one host" in said, said
+    assert "it refuses this node" in said and "another node with this ID is in the mesh (one bundle is for one host)" in said, said
     doctor = second.try_to("meshctl doctor")
     assert doctor.returncode == 1 and "one bundle is for one host" in doctor.stdout, doctor
     assert second.log().count("connection refused") == 1 and " connected " not in second.log(), second.log()
@@ -323,10 +346,10 @@ def test_a_profile_that_reads_no_list_of_revoked_certificates_is_named(world):
 
     # It asks for no certificate, so a revoked one opens nothing more.
     extra.write_text(f"- tls-server: {{name: page, {files}}}\n")
-    assert "revoked, and this node accepts them no more\n" in remove()
+    assert "revoked, and this node no longer accepts them\n" in remove()
     extra.write_text(f"- tls-server: {{name: api, {files}, clientcas: /etc/meshd/tls/ca.crt, requireclientcert: true}}\n")
     said = remove()
-    assert "x9: its certificates are revoked\nthis node accepts them still by tls-server api: give it `crl: /etc/meshd/tls/ca.crl`" in said, said
+    assert "x9: its certificates are revoked\nthis node still accepts them by tls-server api: give it `crl: /etc/meshd/tls/ca.crl`" in said, said
     assert control.run("cmp /etc/meshd/ca/ca.crl /etc/meshd/tls/ca.crl") == ""
     extra.unlink()
 
@@ -338,7 +361,7 @@ def test_a_controller_gets_its_instances(world):
     controller.write_text("- work-controller: {}\n")
     said = add(world, "e9", "--role execution")
     assert "registered and enabled the instance e9" in said
-    assert "no job gets there before work-controller has `tlsclient: mesh`" in said
+    assert "no job gets there until work-controller has `tlsclient: mesh`" in said
     controller.write_text(usual)
     # What it runs itself needs the same of its host.
     assert control.file("/etc/systemd/system/meshd.service.d/execution.conf").exists()
@@ -347,10 +370,10 @@ def test_a_controller_gets_its_instances(world):
     # What was added before there was a controller, or was removed since, is found waiting.
     control.run("meshctl instance remove e1 --dead")
     again = "meshctl node add e1 --role execution --peer control.example.org"
-    assert control.run(again) == "e1 was added already; registered and enabled the instance e1\n"
+    assert control.run(again) == "e1 has already been added; registered and enabled the instance e1\n"
     control.run("meshctl instance disable e1")
     assert "registered and enabled the instance e1" in control.run(again)
-    assert "was added already: `meshctl node renew e1`" in control.fails(again)
+    assert "has already been added: `meshctl node renew e1`" in control.fails(again)
     said = control.run("meshctl node remove e9")
     instances = [one["name"] for one in json.loads(control.run("meshctl instance list --json"))["instances"]]
     assert "e9" not in instances and "revoked" in said
@@ -415,7 +438,7 @@ def test_a_configuration_of_ones_own_is_told_what_it_lacks_and_is_never_changed(
     whole = f"{own}{signs}- tls-server: {profile}\n- tcp-listener: {{port: 27199, tls: own}}\n"
     # Another authority's certificates would open nothing here.
     mine.run(f"cd {tls} && meshctl cert init --commonname other --outcert o.crt --outkey o.key")
-    lacks(whole.replace("own/ca.crt", "own/o.crt"), "would not let x in", "own/o.crt")
+    lacks(whole.replace("own/ca.crt", "own/o.crt"), "would refuse x", "own/o.crt")
     files.write_text(whole)
     mine.run(add_x)
     assert files.read_text() == whole and mine.file("/etc/meshd/conf.d/00-local.yml").read_text() == harness.FIRST
@@ -426,10 +449,10 @@ def test_a_configuration_of_ones_own_is_told_what_it_lacks_and_is_never_changed(
 
 
 @pytest.fixture
-def tree(world, tmp_path):
+def tree(bundle, tmp_path):
     """An empty tree, and the files of e1's bundle."""
-    with tarfile.open(world["control"].file("/home/e1.tar")) as bundle:
-        files = {name: bundle.extractfile(name).read() for name in bundle.getnames()}
+    with tarfile.open(bundle) as opened:
+        files = {name: opened.extractfile(name).read() for name in opened.getnames()}
     return tmp_path, files
 
 
@@ -462,7 +485,7 @@ def test_a_tree_gets_the_same_files(tree):
     ]
     assert (tree / "root/etc/meshd/tls/node.key").stat().st_mode & 0o777 == 0o600
     assert (tree / "root/etc/meshd").stat().st_mode & 0o777 == 0o755
-    assert "nothing was to change" in install(tree, files).stdout
+    assert "nothing had to be changed" in install(tree, files).stdout
 
 
 @pytest.mark.parametrize("link", ["etc", "etc/meshd", "var/lib/systemd"])
@@ -481,7 +504,7 @@ def test_a_pipe_is_no_bundle(tree):
     tree, _ = tree
     os.mkfifo(tree / "pipe")
     done = subprocess.run([MESHCTL, "install", "--root", tree, tree / "pipe"], capture_output=True, text=True, env=environment(), timeout=60)
-    assert done.returncode != 0 and "it is no regular file" in done.stderr, done
+    assert done.returncode != 0 and "it is not a regular file" in done.stderr, done
 
 
 @pytest.mark.parametrize("change, said", [
@@ -489,7 +512,7 @@ def test_a_pipe_is_no_bundle(tree):
     ({"node.crt": b"x"}, "no certificate"),
     ({"node.yml": b"- node: {id: e2}\n- local-only:\n"}, "expected node e2"),
     ({"node.yml": b"- nodes: {id: e1}\n"}, "00-local.yml:1"),
-    ({"node.yml": b"\xff"}, "is no text"),
+    ({"node.yml": b"\xff"}, "is not text"),
     ({"ca.crt": "other"}, "other nodes would refuse it"),
     ({"node.key": "other"}, "does not belong to the certificate"),
 ])
@@ -538,5 +561,5 @@ def test_a_host_does_not_become_another_node(tree):
     other = files["node.yml"].replace(b'id: "e1"', b'id: "e9"')
     (conf_d / "00-local.yml").write_bytes(other)
     done = install(tree, files)
-    assert done.returncode == 1 and "this host is e9, and the bundle is for e1: remove what makes it e9 first" in done.stderr, done
+    assert done.returncode == 1 and "this host is e9, and would become e1: remove what makes it e9 first" in done.stderr, done
     assert "00-local.yml" in done.stderr and (conf_d / "00-local.yml").read_bytes() == other, done

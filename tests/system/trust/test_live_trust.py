@@ -157,7 +157,7 @@ def test_a_renewed_certificate_and_a_half_written_key(mesh, pki):
 
 
 def test_expiry_is_warned_of(mesh, pki):
-    pki.issue("soon", ["soon"], end=10)
+    pki.issue("soon", ["soon"], start=-200, end=10)
     node = mesh.add("soon", [*pki.profiles("soon"), links.listener("tcp-mtls", free_port())]).start()
     until("the warning", lambda: "expires" in node.log() and " WARN" in node.log())
     [ending] = node.status()["CertificatesEnding"]

@@ -69,11 +69,11 @@ def test_unusable_keys_are_named(tmp_path):
         ("work-verification", f"{pair}.pub", "fine: "),
         ("work-signing", f"{pair}.pub", "holds a public key where the private one is needed"),
         ("work-verification", pair, "holds a private key where the public one is needed"),
-        ("work-signing", locked, "`ssh-keygen -p -N '' -f FILE` removes it"),
-        ("work-signing", old, "`ssh-keygen -p -N '' -f FILE` removes it"),
-        ("work-signing", ecdsa, "holds no key that can be used: RSA and Ed25519 can"),
-        ("work-verification", f"{ecdsa}.pub", "holds no key that can be used: RSA and Ed25519 can"),
-        ("work-verification", both, "holds 2 lines where one public key is needed"),
+        ("work-signing", locked, "remove it with `ssh-keygen -p -N '' -f FILE`"),
+        ("work-signing", old, "remove it with `ssh-keygen -p -N '' -f FILE`"),
+        ("work-signing", ecdsa, "holds no key that can be used: give an RSA or Ed25519 key"),
+        ("work-verification", f"{ecdsa}.pub", "holds no key that can be used: give an RSA or Ed25519 key"),
+        ("work-verification", both, "holds 2 lines, but must hold one public key"),
         ("work-signing", half, "holds no key that can be used"),
     ]:
         said = checked(directive, path)

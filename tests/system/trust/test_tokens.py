@@ -238,7 +238,7 @@ TOKENS = {
     "wrong audience": (rs512, {"exp": HOUR, "aud": ["control"]}, "token audience did not match node ID: it is for control"),
     "no audience": (rs512, {"exp": HOUR}, "token audience did not match node ID: it is for nobody"),
     "none": (unsigned, {"exp": HOUR, "aud": ["execution"]}, "the token is malformed"),
-    "HS256 with the public key": (hs256_with_the_public_key, {"exp": HOUR, "aud": ["execution"]}, "signed with another algorithm than RS512"),
+    "HS256 with the public key": (hs256_with_the_public_key, {"exp": HOUR, "aud": ["execution"]}, "not signed with RS512"),
 }
 
 

@@ -82,7 +82,7 @@ def test_a_bad_certificate(mesh, pki, neighbour, dials, wrong):
 def test_a_certificate_for_another_node(mesh, pki, neighbour, dials):
     theirs = pki.profiles("somebody", skipreceptornamescheck=True)
     us, _ = joined(mesh, neighbour, pki.profiles("us"), theirs, dials)
-    refused(us, None, "it calls itself them, and its certificate names somebody")
+    refused(us, None, "it calls itself them, but its certificate names somebody")
 
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
@@ -91,7 +91,7 @@ def test_a_missing_client_certificate(mesh, pki, neighbour):
     none = {} if neighbour == "meshd" else {"cert": "", "key": ""}
     theirs = [{"tls-client": {"name": "client", "rootcas": str(pki.path("ca.crt")), **none}}]
     us, them = joined(mesh, neighbour, pki.profiles("us"), theirs, "them")
-    refused(us, them, "the client shows no certificate: set cert and key in its tls-client")
+    refused(us, them, "the client sent no certificate: set cert and key in its tls-client")
     if neighbour == "meshd":
         until("the other side's reason", lambda: "set cert and key in the tls-client" in them.log())
 
@@ -200,7 +200,7 @@ def test_certificates_that_a_profile_accepts(pki, tmp_path):
         ("pinned", "them", [], True, "accepted"),
         ("pinned", "somebody", [], False, "is not pinned"),
         ("insecure", "wrong-ca", [], True, "accepted"),
-        ("both", "them", [], False, "say with --purpose which of them judges"),
+        ("both", "them", [], False, "choose one with --purpose"),
         ("both", "them", ["--purpose", "client"], True, "accepted"),
         ("client", "them", ["--purpose", "client"], False, 'there is no tls-server named "client"'),
         ("nobody", "them", [], False, 'there is no TLS profile named "nobody"'),
@@ -220,7 +220,7 @@ def test_certificates_that_a_profile_accepts(pki, tmp_path):
         ({}, "plain", "the certificate of plain names no node"),
         ({"requirenodeid": False}, "plain", None),
         ({"skipreceptornamescheck": True}, "plain", None),
-        ({"requirenodeid": False}, "somebody", "it calls itself them, and its certificate names somebody"),
+        ({"requirenodeid": False}, "somebody", "it calls itself them, but its certificate names somebody"),
         ({"requireclientcert": False}, "plain", None),
     ],
     ids=["refused", "requirenodeid", "skipreceptornamescheck", "still-held-to-its-name", "not-required"],

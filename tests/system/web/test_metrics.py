@@ -294,7 +294,7 @@ def test_probes_and_alerts_tell_that_the_store_is_away_and_that_jobs_wait(mesh, 
     assert (health["status"], health["node_id"], health["links"]) == ("ready", "c1", 0)
     done = until("the same by meshctl", lambda: (done := meshctl(node, "health")).returncode == 0 and done)
     assert re.fullmatch(r"ready: 0 links, \d+ work units, up \d+ s\n", done.stdout), done
-    node.logged("the lease holds")
+    node.logged("the lease is valid")
     ask(node, "pause")
     submit_here(node, ident="waits")
     # A controller that is slow to answer has no numbers in that scrape.

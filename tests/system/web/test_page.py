@@ -7,19 +7,16 @@ import io
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 import zipfile
 
 import pytest
 
 from gitserver import Repository
-from mesh import ANSIBLE_RUNNER, MESHCTL, ROOT, command_type, environment, own_runner, until
+from mesh import ANSIBLE_RUNNER, ROOT, command_type, environment, own_runner, until
 from project import GREETING, INVENTORY
 from web import directive
 
@@ -36,7 +33,7 @@ pytestmark = pytest.mark.skipif(MISSING, reason="chromium, node or tests/browser
 
 SECONDS = 100
 #: Of the page: all its lines, and the longest one.
-LINES, WIDTH = 2_000, 120
+LINES, WIDTH = 3_000, 120
 #: A job that runs, of a mesh with so many.
 JOBS, RUNNING = 100, 99
 
@@ -70,9 +67,14 @@ def test_each_view_fits_the_screen_and_has_no_barrier(size, jobs):
     look("views", size, jobs)
 
 
-@pytest.mark.parametrize("size", [3, 30, 200])
-def test_no_two_labels_overlap(size):
-    look("labels", size)
+@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("size", [3, 30, 200, 1000])
+def test_no_two_labels_overlap_and_links_run_beside_them(size, phone):
+    look("labels", size, phone=phone)
+
+
+def test_a_thousand_nodes_are_drawn_at_once():
+    look("drawing", 1000)
 
 
 def test_a_link_that_flaps_and_a_node_that_comes_move_nobody():
@@ -103,12 +105,36 @@ def test_two_viewers_see_what_one_of_them_does():
     look("two_viewers")
 
 
+def test_a_host_is_let_in_by_click_after_a_look_at_its_fingerprint():
+    look("enrolment")
+
+
+def test_what_is_wrong_is_a_number_on_every_view_and_leads_there():
+    look("numbers")
+
+
 def test_a_hundred_thousand_jobs_are_pages_of_fifty():
     look("many_jobs", jobs=100_000)
 
 
 def test_a_long_output_is_bounded():
     look("long_output")
+
+
+def test_a_failed_job_opens_at_its_failure():
+    look("failure", job_name="nightly patch of all web servers in " + "region-" * 30)
+
+
+def test_another_node_is_examined_from_the_page():
+    look("doctor")
+
+
+def test_tasks_open_to_hosts_and_hosts_to_their_results():
+    look("tasks")
+
+
+def test_a_large_playbook_is_folded_into_its_tasks():
+    look("many_tasks", letters=1)
 
 
 def test_a_level_sees_what_it_may():
@@ -118,12 +144,13 @@ def test_a_level_sees_what_it_may():
 def test_a_launch_is_what_ansible_runner_transmits():
     text = "all:\n  hosts:\n    wöb1:"
     fields = {"Project (git)": " https://git.example/site.git ", "Branch, tag or commit": "main", "Playbook": "site.yml", "Inventory": text,
-              "Variables": "colour: grün\n", "Limit": "web", "Name": "a launch", "Credential": "git"}
+              "Variables": "colour: grün\n", "Limit": "web", "Name": "a launch", "Credential": "git", "Tags": "a,b", "Skip tags": "slow", "Vault password": "s3cr3t of vault"}
     header, kwargs, size, rest = look("launch", fields=fields, group="east").submission.split(b"\n", 3)
     assert json.loads(header) == {"controller": 1, "name": "a launch", "groups": {"launch": ["east"]},
                                   "sync": {"url": "https://git.example/site.git", "revision": "main", "credential": "git"}}
     kwargs = json.loads(kwargs)["kwargs"]
-    assert re.fullmatch(r"[0-9a-f-]{36}", kwargs.pop("ident")) and kwargs == {"playbook": "site.yml", "limit": "web"}
+    assert re.fullmatch(r"[0-9a-f-]{36}", kwargs.pop("ident")) and kwargs == {
+        "playbook": "site.yml", "limit": "web", "tags": "a,b", "skip_tags": "slow", "cmdline": "--check --diff --vault-id=default@../env/vault_0"}
     packed, end = rest.split(b"{", 1)
     packed = base64.b64decode(packed, validate=True)
     assert len(packed) == json.loads(size)["zipfile"] and json.loads(b"{" + end) == {"eof": True}
@@ -131,8 +158,9 @@ def test_a_launch_is_what_ansible_runner_transmits():
         assert archive.testzip() is None
         files = {one.filename: (oct(one.external_attr >> 16), archive.read(one).decode()) for one in archive.infolist()}
     assert files["inventory/hosts"] == ("0o100600", text + "\n") and files["env/extravars"] == ("0o100600", "colour: grün\n")
+    assert files["env/vault_0"] == ("0o100600", "s3cr3t of vault")
     # A playbook that asks somebody gets an empty answer, as with meshctl.
-    source = (ROOT / "src" / "cli" / "job" / "settings.rs").read_text()
+    source = (ROOT / "src" / "controller" / "pack" / "settings.rs").read_text()
     plugin = re.search(r'STDIN_PLUGIN: &str = r#"(.*?)"#;', source, re.DOTALL)[1].split("\n", 1)[1]
     assert files["env/callback/no_terminal.py"][1] == plugin
     assert json.loads(files["env/envvars"][1]) == {"ANSIBLE_CALLBACK_PLUGINS": "../env/callback"}
@@ -152,6 +180,16 @@ def test_a_runner_hides_nothing_behind_a_length_that_it_invents(tmp_path, length
 
 
 @pytest.mark.parametrize("length", [1, 7, 1 << 20])
+def test_each_text_has_its_place_in_the_stream(tmp_path, length):
+    packed = base64.b64encode(b"PK ok")
+    lines = [b'{"event": "a", "stdout": "one"}\n', b'{"zipfile": 5}\n' + packed, b'{"event": "b", "stdout": "two"}\n', b"words\n"]
+    (tmp_path / "stream").write_bytes(b"".join(lines))
+    begins = [sum(map(len, lines[:at])) for at in range(4)]
+    told = check("playbook", stream=str(tmp_path / "stream"), length=length, places=True)
+    assert told == f"{begins[0]} one\n{begins[2]} two\n{begins[3]} words\n"
+
+
+@pytest.mark.parametrize("length", [1, 7, 1 << 20])
 def test_a_stream_becomes_what_the_playbook_prints(tmp_path, length):
     line = lambda **event: json.dumps(event, ensure_ascii=False).encode() + b"\n"  # noqa: E731
     packed = base64.b64encode(b"PK\n{not a line" * 9)
@@ -168,41 +206,8 @@ def test_a_stream_becomes_what_the_playbook_prints(tmp_path, length):
     assert told == "\nPLAY [äll] ***\nok\n\n\n\n(the node was lost: it starts again)\nagain\nTraceback: no runner\n"
 
 
-class Picture(threading.Thread):
-    """A control socket that answers one status, for `meshctl graph`."""
-
-    def __init__(self, path, nodes, links):
-        super().__init__(daemon=True)
-        costs = {node: {b if node == a else a: 1.0 for a, b in links if node in (a, b)} for node in nodes}
-        self.report = {"NodeID": nodes[0], "RoutingTable": {node: node for node in nodes[1:]}, "KnownConnectionCosts": costs}
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(path))
-        self.listener.listen()
-        self.start()
-
-    def run(self):
-        stream, _ = self.listener.accept()
-        with stream, stream.makefile("rb") as lines:
-            stream.sendall(f"Receptor Control, node {self.report['NodeID']}\n".encode())
-            lines.readline()
-            stream.sendall(json.dumps(self.report).encode() + b"\n")
-
-
-@pytest.mark.parametrize("size", [1, 3, 30, 41, 300])
-def test_nodes_stand_where_meshctl_graph_has_them(tmp_path, size):
-    draw = random.Random(size)
-    nodes = [f"node-{number:03}" for number in range(size)]
-    links = sorted({tuple(sorted((nodes[number], nodes[draw.randrange(number)]))) for number in range(1, size) for _ in range(draw.choice((1, 1, 3)))})
-    picture = Picture(tmp_path / "s", nodes, links)
-    done = subprocess.run([MESHCTL, "--socket", tmp_path / "s", "graph", "--svg"], capture_output=True, text=True, env=environment(), timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    picture.join(SECONDS)
-    drawn = {name: (int(x), int(y)) for name, x, y in re.findall(r'<title>([^<]*)</title><circle cx="(\d+)" cy="(\d+)"', done.stdout)}
-    (tmp_path / "mesh").write_text(json.dumps({"nodes": nodes, "links": links}))
-    cells = json.loads(check("layout", mesh=str(tmp_path / "mesh")))
-    rows, columns = 17, 12
-    assert {name: ((2 * column + 1) * 1600 // (2 * columns), (2 * row + 1) * 1000 // (2 * rows)) for name, (row, column) in cells.items()} == drawn
-    assert len(drawn) == size
+def test_a_large_mesh_is_folded_and_the_same_picture_for_all():
+    look("picture", 200)
 
 
 SLOW = """

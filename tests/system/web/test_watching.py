@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import termios
-import xml.etree.ElementTree as xml
 
 import pytest
 
@@ -23,17 +22,15 @@ def meshctl(node, *args):
     return done.stdout
 
 
-def test_a_graph_in_three_notations(line):
+def test_a_graph_in_each_notation(line):
     control = line["control"]
-    dot = meshctl(control, "graph")
-    assert dot == meshctl(control, "graph", "--dot") and dot.startswith("graph mesh {\n"), dot
+    tree = re.sub(r"  [0-9.]+[mµn]s", "", meshctl(control, "graph"))
+    assert tree == "control  this node\n└─ hop\n   └─ execution\n", tree
+    dot = meshctl(control, "graph", "--dot")
+    assert dot.startswith("graph mesh {\n"), dot
     assert '"control" -- "hop";' in dot and '"execution" -- "hop";' in dot, dot
     mermaid = meshctl(control, "graph", "--mermaid").splitlines()
     assert mermaid == ["graph LR", '  n0["control"]', '  n1["execution"]', '  n2["hop"]', "  n0 --- n2", "  n1 --- n2"]
-    picture = xml.fromstring(meshctl(control, "graph", "--svg"))
-    name = "{http://www.w3.org/2000/svg}"
-    assert sorted(title.text for title in picture.iter(f"{name}title")) == ["control", "execution", "hop"]
-    assert len(list(picture.iter(f"{name}line"))) == 2
     assert json.loads(meshctl(control, "--json", "graph")) == {
         "node": "control", "nodes": ["control", "execution", "hop"],
         "links": [{"a": a, "b": "hop", "cost_ab": 1.0, "cost_ba": 1.0} for a in ("control", "execution")],
@@ -113,6 +110,24 @@ def test_events_for_people(line):
     for news in ("node.lost execution", "link.down execution - hop"):
         until(news, lambda news=news: any(news in text for text in events.seen()))
     events.end()
+    line["execution"].start()
+    until("the return", lambda: line["control"].reaches("execution"))
+    events = Events(line["control"])
+    line["hop"].stop()
+    until("the loss", lambda: any("node.lost" in text for text in events.seen()))
+    line["hop"].start()
+    until("the return of both", lambda: line["control"].reaches("execution"))
+    until("to be told", lambda: sum("node.seen" in text for text in events.seen()) > 0)
+    lost = [text.split(" ", 1)[1] for text in events.end() if "node.lost" in text]
+    assert lost == ["node.lost hop is out of reach; 1 node behind it"], lost
+    broken = meshctl(line["control"], "status", "--links")
+    assert "BROKEN LINK" not in broken, broken
+    line["hop"].stop()
+    until("the loss", lambda: not line["control"].status()["RoutingTable"])
+    told = meshctl(line["control"], "status", "--links")
+    assert "control - hop" in told and "hop is out of reach since" in told and "; 1 node behind it" in told, told
+    tree = meshctl(line["control"], "graph").splitlines()
+    assert tree[1].startswith("└─ hop  OUT OF REACH since ") and tree[2] == "   └─ execution  out of reach", tree
 
 
 class Screen:

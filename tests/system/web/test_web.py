@@ -24,12 +24,16 @@ from web import LEVELS, Client, bearer, directive, events, token_line
 ROUTES = {
     ("GET", "/"): "nothing", ("GET", "/page/index.html"): "nothing", ("GET", "/api/v1/session"): "nothing",
     ("GET", "/api/v1/status"): "here", ("GET", "/api/v1/nodes"): "here", ("GET", "/api/v1/links"): "here",
+    ("GET", "/api/v1/outages"): "here",
     ("GET", "/api/v1/instances"): "here", ("GET", "/api/v1/groups"): "here", ("GET", "/api/v1/jobs"): "here",
+    ("GET", "/api/v1/counts"): "here", ("GET", "/api/v1/overview"): "here",
     ("GET", "/api/v1/jobs/1"): "read", ("GET", "/api/v1/jobs/1/explain"): "read", ("GET", "/api/v1/jobs/1/output"): "read",
     ("GET", "/api/v1/jobs/1/events"): "read", ("GET", "/api/v1/doctor"): "read", ("GET", "/api/v1/events"): "read",
+    ("GET", "/api/v1/saved"): "read", ("GET", "/api/v1/saved/nothing"): "read", ("POST", "/api/v1/saved/nothing/start"): "operate",
     ("POST", "/api/v1/session/end"): "read",
     ("POST", "/api/v1/jobs"): "operate", ("POST", "/api/v1/jobs/1/cancel"): "operate", ("POST", "/api/v1/jobs/1/rerun"): "operate",
     ("POST", "/api/v1/instances/nobody/enable"): "admin", ("POST", "/api/v1/instances/nobody/disable"): "admin",
+    ("GET", "/api/v1/enrolment"): "admin", ("POST", "/api/v1/enrolment/nobody/approve"): "admin", ("POST", "/api/v1/enrolment/nobody/reject"): "admin",
 }
 CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
        "base-uri 'none'; frame-ancestors 'none'")
@@ -266,6 +270,40 @@ def test_the_mesh_is_told_with_its_links(site):
     assert told["NodeID"] == "control" and told["Health"]["status"] == "ready" and "Peers" in told and "CertificatesEnding" in told
     findings = site.get("/api/v1/doctor", "t-read").json["findings"]
     assert all({"what", "where", "severity", "remedy"} <= set(one) for one in findings)
+
+
+def test_another_node_is_examined_by_a_request_that_this_one_signs(mesh, tmp_path):
+    signing, verification = Pki(tmp_path / "pki").signing_keys()
+    web, client = directive(tmp_path)
+    mesh.node("near", listen=True, extra=[*signing, web])
+    mesh.node("far", peers=["near"], extra=verification)
+    mesh.node("keyless", peers=["near"])
+    mesh.start()
+    until("the nodes", lambda: all(mesh["near"].reaches(name) for name in ("far", "keyless")))
+    asked = lambda node, token="t-read": client.get(f"/api/v1/doctor?node={node}", token)  # noqa: E731
+    assert asked("far").json == {"findings": []}
+    mesh["far"].directives.append({"tcp-peer": {"address": f"127.0.0.1:{free_port()}"}})
+    mesh["far"].write_config()
+    assert mesh["far"].command("reload")["Success"]
+    found = until("what is wrong with far", lambda: asked("far").json["findings"])
+    assert all(one["remedy"].startswith("far says: ") for one in found) and any("tcp-peer" in one["where"] for one in found), found
+    own = client.get("/api/v1/doctor", "t-read").json["findings"]
+    assert asked("near").json["findings"] == own and not any("says:" in (one["remedy"] or "") for one in own), own
+    for node, status, why in (("keyless", 422, "it has no key to verify who asks"), ("nowhere", 404, "no route to node nowhere")):
+        answer = asked(node)
+        assert answer.status == status and answer.json["error"]["message"].startswith(f"{node} was not examined: "), answer.body
+        assert why in answer.json["error"]["message"] and f"on the host of {node}: meshctl doctor" in answer.json["error"]["message"], answer.body
+    assert asked("").code == "not_found" and asked("far", None).code == "unauthorized"
+
+
+def test_a_node_of_receptor_is_not_examined_and_the_api_says_so(mesh, tmp_path, receptor):
+    web, client = directive(tmp_path)
+    near = mesh.node("near", listen=True, extra=[web])
+    mesh.node("other", peers=["near"], program=receptor)
+    mesh.start()
+    until("a route", lambda: near.reaches("other"))
+    answer = client.get("/api/v1/doctor?node=other", "t-read")
+    assert answer.status == 422 and "other was not examined: it is a receptor node" in answer.json["error"]["message"], answer.body
 
 
 def test_links_of_nodes_under_a_tls_profile_have_figures(mesh, tmp_path):
@@ -505,7 +543,7 @@ def test_without_a_controller_there_are_no_jobs_and_without_the_directive_nothin
     assert (session["controller"], session["allow"]) == (False, "operate")
     for path in ("instances", "groups", "jobs"):
         refused = client.get(f"/api/v1/{path}")
-        assert (refused.status, refused.json["error"]) == (404, {"code": "not_found", "message": "this node is no control node"})
+        assert (refused.status, refused.json["error"]) == (404, {"code": "not_found", "message": "this node is not a control node"})
     assert client.get("/api/v1/events").status == 401 and client.get("/api/v1/session", "x").status == 401
     # A proxy on this machine does not make its clients ones of this machine.
     assert client.get("/api/v1/nodes").status == 200
@@ -579,12 +617,12 @@ def test_the_certificate_of_a_node_is_nobodys_level(mesh, tmp_path):
         return subprocess.run([MESHD, "check", node.config], capture_output=True, text=True, env=environment(), timeout=60).stdout
 
     assert levels() == {"alice": "admin", "bob": "admin", "e1": "none"}
-    assert "if it names no node" in checked()
+    assert "and that names no node" in checked()
     web["web"]["clientnames"] = ["alice", "e1"]
     change(node, "web", web["web"])
     assert node.command("reload")["Success"] is True
     until("the names to count", lambda: levels() == {"alice": "admin", "bob": "none", "e1": "admin"})
-    assert "if it names no node" not in checked()
+    assert "and that names no node" not in checked()
 
 
 def test_who_is_silent_shuts_nobody_out(site):
@@ -616,7 +654,7 @@ def test_who_is_silent_shuts_nobody_out(site):
     ({"address": "0.0.0.0:1", "tokens": "/x"}, "other hosts reach this address"),
     ({"clientlevel": "read"}, "give `tls`"),
     ({"allow": "none"}, "`allow` is read, operate or admin"),
-    ({"allow": "root"}, "a level is none, read, operate or admin"),
+    ({"allow": "root"}, "a level must be none, read, operate or admin"),
     ({"hosts": ["http://x"]}, "write a name or an address"),
     ({"tokens": "/nowhere/tokens"}, "tokens /nowhere/tokens: No such file"),
 ])
@@ -632,5 +670,5 @@ def test_what_is_wrong_with_the_directive_is_told_before_the_start(mesh, setting
 def test_the_manual_names_every_path(site):
     page = (ROOT / "docs" / "web.md").read_text()
     for method, path in ROUTES:
-        shown = path.replace("/1", "/ID").replace("nobody", "NAME").replace("index.html", "NAME")
+        shown = path.replace("/1", "/ID").replace("nobody", "NAME").replace("index.html", "NAME").replace("nothing", "NAME")
         assert f"`{method} {shown.removeprefix('/api/v1/')}" in page or f"`{method} {shown}" in page, (method, shown)

@@ -55,7 +55,7 @@ def test_below_its_reserve_a_node_takes_no_submissions_and_ends_nothing(mesh):
         filler = leave(node, 4 * MIB)
         with node.control() as control, pytest.raises(ControlError, match=REFUSED):
             control.submit("localhost", "cat", b"x")
-        node.logged("less free than the reserve")
+        node.logged("less free space than the reserve")
         node.restart()
         with node.control() as control, pytest.raises(ControlError, match=REFUSED):
             control.submit("localhost", "cat", b"x")

@@ -75,6 +75,9 @@ def flushes(mesh, log, job):
         # At its start a node flushes the names of directories, which are no unit's.
         if job.begun <= began < job.ended:
             node, _, _, *inner = pathlib.Path(path).relative_to(mesh.dir).parts
+            # The far node may still write down the end of the job before, whose output was read already.
+            if inner and inner[0] != job.unit:
+                continue
             what = {0: "units", 1: "unit"}.get(len(inner)) or inner[-1]
             found.append(Flush(began, ended, node, what))
     return sorted(found)

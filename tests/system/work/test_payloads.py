@@ -35,6 +35,21 @@ def test_50_mb_in_and_out(control):
     assert control.results(unit, BIG // 2) == payload[BIG // 2 :]
 
 
+def test_a_payload_that_is_under_way_says_how_far_it_is(control):
+    piece = b"x" * 65_536
+    with control.control() as client:
+        unit = client.begin("execution", "cat")
+
+        def told():
+            client.socket.sendall(piece)
+            detail = control.unit(unit)["Detail"]
+            return detail.startswith("Sending payload: ") and detail
+
+        detail = until("Detail to say how much was sent", told, pause=0.1)
+        assert detail.endswith("MiB/s"), detail
+        control.command(f"work cancel {unit}")
+
+
 def test_nothing_in_and_nothing_out(control):
     unit, output = control.run("execution", "cat", b"")
     assert output == b"" and control.unit(unit)["StateName"] == "Succeeded"

@@ -1,5 +1,5 @@
-//! Two endpoints on a pretended network in virtual time: a delay, a bottleneck with a buffer, losses, and an address that
-//! changes. All that is above the socket is the product's.
+//! Two endpoints on a simulated network in virtual time, with a delay, a bottleneck with a buffer, losses, and an
+//! address that changes. Everything above the socket is the product's code.
 
 use std::io::IoSliceMut;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ pub(crate) struct Wan {
     pub(crate) delay: Duration,
     /// Bytes a second.
     pub(crate) rate: u32,
-    /// What may wait for the bottleneck; what does not fit is dropped.
+    /// How long a datagram may wait for the bottleneck; a datagram that would wait longer is dropped.
     pub(crate) buffer: Duration,
     /// The share of datagrams that get lost.
     pub(crate) loss: f64,
@@ -36,7 +36,7 @@ pub(crate) struct Wan {
 pub(crate) struct Joined {
     pub(crate) dialed: Session,
     pub(crate) accepted: Session,
-    /// Where the one that dialled is seen and reached.
+    /// The address at which the dialer is seen and reached.
     dialer: Arc<Mutex<SocketAddr>>,
 }
 
@@ -61,7 +61,7 @@ impl Wan {
             dialed(connecting.await.unwrap(), &profile, expected, name)
         };
         let (mut dialed, mut accepted) = tokio::join!(dialing, accepting);
-        // Nodes of any name use them.
+        // Clears these, so that nodes of any name can use the sessions.
         (dialed.info.certified_nodes, accepted.info.certified_nodes) = (None, None);
         Joined { dialed, accepted, dialer }
     }
@@ -79,7 +79,7 @@ impl Wan {
         (socket(one, other, to_other, from_other), socket(other, one, to_one, from_one))
     }
 
-    /// What is put into it with a time comes out at that time.
+    /// Gives out each datagram at the time it was put in with.
     fn line(self) -> (UnboundedSender<(Instant, Datagram)>, UnboundedReceiver<Datagram>) {
         let (sent, mut under_way) = unbounded_channel();
         let (arriving, arrived) = unbounded_channel();
@@ -94,7 +94,7 @@ impl Wan {
 }
 
 impl Joined {
-    /// The one that dialled has another address from now on; what is sent to the old one is lost.
+    /// Gives the dialer another address from now on. Datagrams sent to the old one are lost.
     pub(crate) fn change_address(&self) {
         let mut address = self.dialer.lock();
         let SocketAddr::V4(old) = *address else { unreachable!("it is one of IPv4") };
@@ -103,7 +103,7 @@ impl Joined {
     }
 }
 
-/// Its source, and its bytes.
+/// A datagram's source and its bytes.
 type Datagram = (SocketAddr, Vec<u8>);
 
 #[derive(Debug)]
@@ -123,7 +123,7 @@ struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// When a datagram arrives that is sent now; `None` if it is lost.
+    /// When a datagram sent now arrives; `None` if it is lost.
     fn arrival(&mut self, bytes: usize, wan: Wan) -> Option<Instant> {
         let now = Instant::now();
         let wait = self.free_at.saturating_duration_since(now);

@@ -1,11 +1,11 @@
-//! Each check on facts of its own, and none of them where all is well.
+//! Tests each check on a fault of its own, and that none finds anything if all is well.
 
 use serde_json::json;
 
 use super::*;
 use crate::rpc::report;
 
-/// a - hop - e1, of which nothing is wrong.
+/// The way a - hop - e1, on which nothing is wrong.
 fn well() -> Way {
     let mesh = report::read(&json!({
         "RoutingTable": {"hop": "hop", "e1": "hop"},
@@ -52,9 +52,20 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
         "on e2: systemctl status meshd",
     ),
     (
+        |way| {
+            way.to = "e2".to_owned();
+            let outage = json!([{"lost": ["hop2"], "behind": ["e2"], "since": "2026-11-26T12:00:00Z"}]);
+            way.mesh.outages = Some(report::read(&outage).unwrap());
+            way.hops.clear();
+        },
+        Severity::Error,
+        "hop2 is out of reach since 2026-11-26T12:00:00Z; 1 node behind it",
+        "on hop2: systemctl status meshd",
+    ),
+    (
         |way| way.broken = Some("no route to node".to_owned()),
         Severity::Error,
-        "behind e1 no answer comes: no route to node",
+        "no answer comes from behind e1: no route to node",
         "on e1: meshctl doctor",
     ),
     (
@@ -66,13 +77,13 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
     (
         |way| (way.hops[0].answered, way.hops[1].answered) = (15, 12),
         Severity::Error,
-        "5 of 20 pings are lost between a and hop",
+        "5 of 20 pings were lost between a and hop",
         "on a: meshctl link test hop",
     ),
     (
         |way| way.hops[1].answered = 19,
         Severity::Warning,
-        "1 of 20 pings are lost between hop and e1",
+        "1 of 20 pings were lost between hop and e1",
         "on hop: meshctl link test e1",
     ),
     (|way| way.hops[1].ahead = 3600, Severity::Error, "its clock is 3600 s ahead of this node's", "chronyc"),
@@ -86,13 +97,13 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
     (
         |way| refused(way, NoAnswerCause::NoKey),
         Severity::NotAsked,
-        "a hop needs none",
+        "a hop node needs none",
         "configure work-verification there",
     ),
     (
         |way| refused(way, NoAnswerCause::OtherMake),
         Severity::NotAsked,
-        "a node of receptor",
+        "a receptor node",
         "on the host of e1",
     ),
     (|way| refused(way, NoAnswerCause::NoService), Severity::NotAsked, "in its words", "on the host of e1"),
@@ -137,7 +148,7 @@ fn pings_without_streams_mean_that_large_packets_are_lost() {
         found.iter().map(|one| one.severity).collect::<Vec<_>>(),
         [Severity::Error, Severity::NotAsked]
     );
-    assert!(found[0].what.contains("large packets are lost between hop and it (MTU)"), "{found:?}");
+    assert!(found[0].what.contains("large packets are lost between hop and e1 (MTU)"), "{found:?}");
 }
 
 #[test]

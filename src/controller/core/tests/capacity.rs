@@ -81,7 +81,7 @@ fn a_hybrid_keeps_one_processor_s_share_for_its_controller() {
     let of = |node_type| {
         let mut one = Instance::register("h".into(), node_type, true, START);
         let (cpus, memory, version) = (Cpus::whole(2), 24 * GIB, "2.4.0".to_owned());
-        one.on_healthy(HealthReport { cpus, memory, uuid: None, version }, &Rates::default(), false);
+        one.on_healthy(HealthResult { cpus, memory, uuid: None, version }, &Rates::default(), false);
         one.capacity()
     };
     let types = [NodeType::Execution, NodeType::Control, NodeType::Hybrid];

@@ -3,7 +3,7 @@
 use super::*;
 use crate::rpc::report::controller::{CheckReport, Explained, ExplainedInstance, PlaceHolder, QueuePlace};
 
-/// The explanation of a job beside which no other one is pending.
+/// The explanation of the only pending job.
 fn alone(scene: &Scene<'_>, job: &PendingJob) -> Explained {
     explain(scene, std::slice::from_ref(job), job)
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn report(uuid: &str) -> HealthReport {
+fn report(uuid: &str) -> HealthResult {
     let memory = 4 << 30;
-    HealthReport {
+    HealthResult {
         cpus: Cpus::whole(4),
         memory,
         uuid: Some(uuid.into()),
@@ -16,14 +16,14 @@ fn sighting(arrived: Time) -> Sighting {
     Sighting { routed: true, arrived, beat: 0 }
 }
 
-/// Who has watched an instance as it is from START on judges it so many seconds later.
+/// The patience of a node that has watched an unchanged instance since START, `after` seconds later.
 fn patience(e1: &Instance, lost_after: Duration, after: u64) -> Patience {
     Patience { sightings: watched(std::slice::from_ref(e1)), now: START + secs(after), lost_after }
 }
 
 #[test]
 fn the_table_of_loss() {
-    // An instance is lost right after the time of its type, not exactly at it.
+    // An instance is lost right after the allowed time, not exactly at it.
     let e1 = execution("e1", 10);
     for allowed in [120, 180] {
         assert!(!patience(&e1, secs(allowed), allowed).is_over(&e1, None));
@@ -183,8 +183,8 @@ fn another_machine_under_the_same_name_is_noticed() {
     assert!(e1.errors.is_empty() && e1.enabled);
     // Something vouches for it: a certificate, or the size of the machine.
     e1.on_healthy(report("b"), &rates, true);
-    let changed = "its machine has changed from a to b: renamed or reinstalled; if it is disabled, `meshctl instance \
-                   enable` confirms it";
+    let changed = "its machine has changed from a to b: it was renamed or reinstalled; if it is disabled, confirm \
+                   it with `meshctl instance enable`";
     assert_eq!((faults(&e1), e1.enabled), (vec![changed.to_owned()], true));
     e1.on_healthy(report("b"), &rates, false);
     assert!(e1.errors.is_empty() && e1.enabled, "the next good check takes the warning away");
@@ -195,7 +195,7 @@ fn a_machine_for_which_nothing_vouches_waits_for_an_operator() {
     let (mut e1, rates) = (execution("e1", 10), Rates::default());
     e1.on_healthy(report("a"), &rates, false);
     for (other, now) in
-        [(report("b"), "b"), (HealthReport { uuid: None, ..report("") }, "one without identity")]
+        [(report("b"), "b"), (HealthResult { uuid: None, ..report("") }, "one without identity")]
     {
         e1.on_healthy(other.clone(), &rates, false);
         assert_eq!((e1.enabled, unusable(&e1)), (false, Some(Why::Disabled)), "{now}");
@@ -207,7 +207,7 @@ fn a_machine_for_which_nothing_vouches_waits_for_an_operator() {
             faults(&e1)
         );
         assert!(faults(&e1)[0].contains(now), "{:?}", faults(&e1));
-        // Whichever machine answers next is meant: also the former one, if it is back.
+        // The operator accepts whichever machine answers next, even the former one.
         e1.set_enabled(true, START);
         assert!(faults(&e1).is_empty());
         e1.on_healthy(report("a"), &rates, false);

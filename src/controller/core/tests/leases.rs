@@ -37,7 +37,7 @@ impl Store {
     }
 }
 
-/// Looks every ten seconds from one moment to another, and returns those that are lost at the last look.
+/// Looks every ten seconds from `from` to `to`, and returns the leases that are lost at the last look.
 fn watch(watch: &mut LeaseWatch, store: &mut Store, from: u64, to: u64, beating: &[&Fence]) -> Vec<Lease> {
     for at in (from..=to).step_by(10) {
         beating.iter().for_each(|fence| store.beat(fence).unwrap());
@@ -70,7 +70,7 @@ fn who_could_not_look_has_seen_nobody_be_silent() {
     let (mut store, mut seen) = (Store::new(), LeaseWatch::default());
     store.start("c1");
     watch(&mut seen, &mut store, 0, 20, &[]);
-    // The store was away from all for longer than that.
+    // Nobody could reach the store for longer than `owner_lost_after`.
     assert_eq!(watch(&mut seen, &mut store, 100, 130, &[]), []);
     assert_eq!(watch(&mut seen, &mut store, 140, 140, &[]).len(), 1);
     seen.interrupt();
@@ -112,7 +112,7 @@ fn an_epoch_that_is_issued_again_fences_as_well() {
     store.start("c1");
     let before = store.leases.clone();
     let lost = store.start("c1");
-    // The database fails over to one that has not got the last commit.
+    // The database fails over to a copy without the last commit.
     store.leases = before;
     let again = store.start("c1");
     assert_ne!(again, lost);
@@ -125,14 +125,14 @@ fn a_store_that_lost_its_last_commits_is_noticed_and_watched_anew() {
     let (c1, _silent) = (store.start("c1"), store.start("c2"));
     watch(&mut seen, &mut store, 0, 20, &[&c1]);
     let before = store.leases.clone();
-    // The last thing that was written: the observer's own heartbeat.
+    // The database loses the last write, which was the observer's own heartbeat.
     store.beat(&c1).unwrap();
     seen.renewed(store.lease("c1").clone(), START + secs(20));
     store.leases = before;
     assert!(seen.note(store.leases.clone(), START + secs(30), &TIMES));
     assert_eq!(watch(&mut seen, &mut store, 40, 60, &[&c1]), [], "c2 may have beaten meanwhile");
     assert_eq!(watch(&mut seen, &mut store, 70, 70, &[&c1]).len(), 1);
-    // An epoch that went back.
+    // An epoch goes back.
     let before = store.leases.clone();
     store.start("c2");
     assert!(!seen.note(store.leases.clone(), START + secs(80), &TIMES));
@@ -164,7 +164,7 @@ fn a_fenced_holder_learns_who_has_its_lease() {
     assert_eq!(after(&store, 93, &mut watch), Standing::Replaced, "and is back");
     store.leases.clear();
     assert_eq!(after(&store, 2, &mut LeaseWatch::default()), Standing::Free);
-    // One from before its own start: nobody can have taken that since.
+    // A lease from before the writer's own start: nobody can have taken it since.
     store.leases.push(Lease { node: "c1".into(), epoch: Epoch(5), beat: 0, lasts: Duration::ZERO });
     assert_eq!(after(&store, 3, &mut LeaseWatch::default()), Standing::Free);
 }

@@ -62,17 +62,13 @@ fn a_child_s_id_names_its_job_and_is_read_back() {
 fn a_job_runs_and_ends_by_its_stream() {
     let rows = [
         (FinalStatus::Successful, JobState::Successful, "Finished"),
-        (FinalStatus::Failed, JobState::Failed, "the playbook failed (unit c1234abcdn42a1r00000007 on e1)"),
-        (FinalStatus::Timeout, JobState::Failed, "timed out (unit c1234abcdn42a1r00000007 on e1)"),
-        (
-            FinalStatus::Error,
-            JobState::Error,
-            "the runner reported an error (unit c1234abcdn42a1r00000007 on e1): exit status 2",
-        ),
+        (FinalStatus::Failed, JobState::Failed, "the playbook failed on e1"),
+        (FinalStatus::Timeout, JobState::Failed, "timed out on e1"),
+        (FinalStatus::Error, JobState::Error, "the runner reported an error on e1: exit status 2"),
         (
             FinalStatus::Canceled,
             JobState::Failed,
-            "the runner was interrupted, and nobody cancelled the job (unit c1234abcdn42a1r00000007 on e1)",
+            "the runner was interrupted on e1, and nobody cancelled the job",
         ),
     ];
     for (status, state, explanation) in rows {
@@ -91,42 +87,43 @@ fn a_job_runs_and_ends_by_its_stream() {
 #[test]
 fn the_first_rule_that_applies_decides() {
     let node = named("e1");
-    let at = UnitAt { unit: "U", node: Some(&node) };
     let seen = |status, child, detail: &str, tail: &str| Evidence {
         status,
         tail: tail.into(),
         ..Evidence::of_unit(child, detail.into())
     };
     let told_of = |kind, cancel, evidence: &Evidence| {
-        let verdict = judge(kind, cancel, evidence, at);
+        let verdict = judge(kind, cancel, evidence, Some(&node));
         (verdict.ending, verdict.explanation)
     };
     let told = |cancel, evidence: &Evidence| told_of(JobKind::Job, cancel, evidence);
     let success = seen(Some(FinalStatus::Successful), ChildEnd::Failed, "pod exceeded quota", "");
     assert_eq!(told(true, &success).0, Ending::Canceled, "a saved cancel comes first");
-    let cut = (Ending::Successful, "Finished; the end of its output is missing (unit U on e1)".to_owned());
+    let cut = (Ending::Successful, "Finished; the end of its output is missing".to_owned());
     assert_eq!(told(false, &success), cut, "then the stream, whatever the unit says");
     assert_eq!(
         told(false, &Evidence { has_end: true, ..success }),
         (Ending::Successful, "Finished".to_owned())
     );
     let failed = seen(Some(FinalStatus::Failed), ChildEnd::Succeeded, "", "");
-    assert_eq!(told(false, &failed), (Ending::Failed, "the playbook failed (unit U on e1)".to_owned()));
-    assert_eq!(told_of(JobKind::AdHoc, false, &failed).1, "the module failed (unit U on e1)");
+    assert_eq!(told(false, &failed), (Ending::Failed, "the playbook failed on e1".to_owned()));
+    assert_eq!(told_of(JobKind::AdHoc, false, &failed).1, "the module failed on e1");
     let never = Evidence { before_playbook: Some("no podman".to_owned()), ..failed };
-    let text = "the playbook never began (unit U on e1): no podman";
+    let text = "the playbook never began on e1: no podman";
     assert_eq!(told(false, &never), (Ending::Failed, text.to_owned()));
+    let told_by_events = Evidence { failure: Some("web2: Install: no space left".into()), ..never.clone() };
+    assert_eq!(told(false, &told_by_events).1, "web2: Install: no space left");
     let quota = seen(None, ChildEnd::Failed, "pods \"x\" is forbidden: exceeded quota: q", "");
     assert_eq!(told(false, &quota).0, Ending::Quota);
     let silent = seen(None, ChildEnd::Failed, "exit status 1", "Traceback");
-    let text = "unit U on e1 ended without a final status: exit status 1; its output ends: Traceback";
+    let text = "the runner on e1 ended without a final status: exit status 1; its output ends: Traceback";
     assert_eq!(told(false, &silent), (Ending::Error, text.into()));
     let stranger = seen(None, ChildEnd::Canceled, "Canceled", "");
-    assert_eq!(told(false, &stranger), (Ending::Error, "unit U was cancelled on e1".into()));
+    assert_eq!(told(false, &stranger), (Ending::Error, "its unit was cancelled on e1".into()));
     let released = seen(None, ChildEnd::Released, "", "");
-    assert_eq!(told(false, &released), (Ending::Error, "unit U was released on e1".into()));
+    assert_eq!(told(false, &released), (Ending::Error, "its unit was released on e1".into()));
     let unknown = seen(None, ChildEnd::Unknown, "", "");
-    let text = "unit U on e1 is gone: it was released there, or the node was installed again";
+    let text = "its unit on e1 is gone: it was released there, or the node was installed again";
     assert_eq!(told(false, &unknown), (Ending::Error, text.into()));
 }
 
@@ -352,7 +349,7 @@ fn an_attempt_that_its_node_does_not_have_and_may_yet_run_holds_the_job() {
     assert_eq!(confirmed.duties().collect::<Vec<_>>(), [(n, Duty::Release)]);
     assert_eq!(confirmed.confirm_lost(AttemptNo(7)), Err(Refused::NoAttempt(job.id, AttemptNo(7))));
 
-    // What was accepted is lost as with its node.
+    // An accepted attempt that is missing is lost, as with its node.
     for (max, state) in [(0, JobState::Failed), (1, JobState::Pending)] {
         let mut job = with_retries(max);
         let n = run(&mut job, "e1");

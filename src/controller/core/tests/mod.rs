@@ -65,7 +65,7 @@ fn group(name: &str, members: &[&str]) -> Group {
     group
 }
 
-/// A pending job whose payload is on `c1`, and whose template names those groups.
+/// A pending job with its payload on `c1`, whose template names `groups`.
 fn pending(id: i64, impact: u32, groups: &[&str]) -> PendingJob {
     PendingJob {
         id: JobId(id),
@@ -109,7 +109,7 @@ fn rows(instances: &[Instance]) -> Vec<(SightingKey, Sighting)> {
     instances.iter().flat_map(of).collect()
 }
 
-/// Whose watch began at START, and who has seen no change since.
+/// A watch that began at START and has seen no change since.
 fn watched(instances: &[Instance]) -> SightingWatch {
     let mut watch = SightingWatch::default();
     watch.note(rows(instances), START, Duration::MAX);

@@ -124,7 +124,7 @@ fn what_was_never_ready_or_is_disabled_is_not_counted() {
         |group: &Group| group.members().iter().map(|one| one.name.to_string()).collect::<Vec<_>>().join(" ");
     assert_eq!(groups.iter().map(names).collect::<Vec<_>>(), ["e3", "e4", "e2 e3 e4", "e1"]);
     instances[0].on_healthy(
-        HealthReport { cpus: Cpus::whole(1), memory: 1, uuid: None, version: "ansible-runner-2.4.0".into() },
+        HealthResult { cpus: Cpus::whole(1), memory: 1, uuid: None, version: "ansible-runner-2.4.0".into() },
         &Rates::default(),
         false,
     );
@@ -132,7 +132,7 @@ fn what_was_never_ready_or_is_disabled_is_not_counted() {
     assert_eq!(names(&groups[2]), "e1 e2 e3 e4");
 }
 
-/// Which of two comes first into a group depends on what the other groups have; the group's members do not.
+/// The order in which instances join a group depends on the other groups. The order of its members does not.
 #[test]
 fn members_stand_in_order_of_registration() {
     let mut groups = vec![

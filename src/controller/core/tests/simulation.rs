@@ -1,4 +1,4 @@
-//! 500 nodes and 50,000 jobs in virtual time, with nodes that are lost and return: capacity is used, and
+//! 500 nodes and 25,000 jobs in virtual time, with nodes that are lost and return: capacity is used, and
 //! every job ends as it should.
 
 use std::cmp::Reverse;
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use super::*;
 
 const NODES: usize = 500;
-const JOBS: i64 = 50_000;
+const JOBS: i64 = 25_000;
 const CONTROLS: usize = 4;
 /// Time between passes, in milliseconds; a job takes about thirty times as long.
 const STEP: i64 = 2000;
@@ -275,7 +275,7 @@ fn queued(job: &Job) -> PendingJob {
 }
 
 #[test]
-fn five_hundred_nodes_are_used_and_fifty_thousand_jobs_end() {
+fn five_hundred_nodes_are_used_and_25_000_jobs_end() {
     let mut simulation = Simulation::new(14);
     simulation.run();
     let used = simulation.used as f64 / simulation.offered as f64;

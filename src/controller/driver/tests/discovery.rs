@@ -10,7 +10,7 @@ use super::options;
 use crate::controller::core::{Instance, InstanceName, Offer, Time};
 use crate::controller::driver::world::NodeView;
 use crate::controller::options::{ControllerOptions, Discovery, NodeType};
-use crate::controller::store::Registry;
+use crate::controller::store::InstanceRegistry;
 use crate::mesh::firewall::Pattern;
 
 fn node(name: &str, types: &[(&str, bool)]) -> NodeView {
@@ -19,7 +19,7 @@ fn node(name: &str, types: &[(&str, bool)]) -> NodeView {
 }
 
 fn registered(nodes: &[NodeView], options: &ControllerOptions) -> Vec<(String, NodeType, bool, Offer)> {
-    let mut registry = Registry { instances: Vec::new(), groups: Vec::new() };
+    let mut registry = InstanceRegistry { instances: Vec::new(), groups: Vec::new() };
     let own = Own { name: "own".into(), signs: true };
     assert!(apply(&mut registry, nodes, &own, &BTreeMap::new(), options, Time(0)).unwrap());
     assert!(
@@ -49,8 +49,8 @@ fn nodes_are_registered_as_what_they_advertise() {
     ];
     let found = registered(&nodes, &options(Discovery::Enabled));
     assert_eq!(found, [&[own][..], &others].concat());
-    // Those that are not registered are candidates, as what they would be.
-    let mut registry = Registry { instances: Vec::new(), groups: Vec::new() };
+    // Nodes that are not registered are candidates, with the types that they would have.
+    let mut registry = InstanceRegistry { instances: Vec::new(), groups: Vec::new() };
     let (own, disabled) = (Own { name: "own".into(), signs: true }, options(Discovery::Disabled));
     apply(&mut registry, &nodes, &own, &BTreeMap::new(), &disabled, Time(0)).unwrap();
     let found: Vec<_> = candidates(&registry, &nodes, &disabled, Time(7))
@@ -67,7 +67,7 @@ fn nodes_are_registered_as_what_they_advertise() {
 
 #[test]
 fn a_hop_that_offers_to_run_jobs_becomes_an_execution_node() {
-    let mut registry = Registry { instances: Vec::new(), groups: Vec::new() };
+    let mut registry = InstanceRegistry { instances: Vec::new(), groups: Vec::new() };
     let own = Own { name: "own".into(), signs: true };
     let options = options(Discovery::Enabled);
     for (types, expected) in [

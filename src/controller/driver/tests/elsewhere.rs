@@ -1,5 +1,5 @@
-//! Another control node of the same install, of which only what it says is here: it gives the payload and the output of a
-//! job as the test lets it, and drives a job in the store.
+//! A simulation of another control node of the same install. It gives the payload and the output of a job as the test
+//! wants, and drives a job in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,23 +13,25 @@ use crate::controller::core::{
     AttemptNo, ChildId, Driven, Evidence, Fence, FinalStatus, GroupName, JobId, JobKind, LeaseTimes, Level,
 };
 use crate::controller::driver::measure::Measure;
-use crate::controller::store::{Figures, HeldOutput, InstanceRecord, Observed, Registry, Submission, Terms};
+use crate::controller::store::{
+    Figures, HeldOutput, InstanceRecord, InstanceRegistry, Observed, Submission, Terms,
+};
 use crate::wire::NodeId;
-use crate::work::{DialFailure, Dialed, Dialer, Dialing};
+use crate::work::{Dialed, Dialer, StreamDialing, StreamFailure};
 
 pub(super) const OTHER: &str = "c2";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
-    /// There is no way to it.
+    /// It cannot be reached.
     Never,
     /// It has nothing of the job.
     Missing,
-    /// With its bytes, and an end.
+    /// It sends its bytes and ends the stream.
     Whole,
-    /// With its bytes, and then with nothing.
+    /// It sends its bytes, and then neither more nor an end.
     Stalling,
-    /// With a byte every twenty seconds, and an end.
+    /// It sends a byte every twenty seconds and then ends the stream.
     Slowly,
 }
 
@@ -38,15 +40,15 @@ pub(super) struct Says {
     pub(super) answers: Answers,
     /// What it has of each attempt.
     pub(super) attempts: Vec<Vec<u8>>,
-    /// How many bytes it says that it has of the last one.
+    /// How many bytes of the last attempt it claims to have.
     pub(super) size: u64,
 }
 
-/// The way to it.
+/// The connection to the other control node.
 pub(super) struct Elsewhere(Arc<Mutex<Says>>);
 
 impl Elsewhere {
-    /// Gives the control node the way to the other one.
+    /// Lets the control node reach the other one.
     pub(super) fn open(site: &Site) -> Self {
         let says = Arc::new(Mutex::new(Says { answers: Answers::Never, attempts: Vec::new(), size: 0 }));
         site.service().open_peers(Arc::new(Self(says.clone())));
@@ -59,7 +61,7 @@ impl Elsewhere {
         *self.0.lock() = Says { answers, attempts: vec![bytes.to_vec()], size: size as u64 };
     }
 
-    /// It has these attempts, whole so far.
+    /// The other control node has these attempts in whole.
     pub(super) fn has(&self, attempts: &[&str]) {
         let size = attempts.last().map_or(0, |last| last.len() as u64);
         let attempts = attempts.iter().map(|output| output.as_bytes().to_vec()).collect();
@@ -68,10 +70,10 @@ impl Elsewhere {
 }
 
 impl Dialer for Elsewhere {
-    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
+    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> StreamDialing {
         assert_eq!(node.as_str(), OTHER);
         if self.0.lock().answers == Answers::Never {
-            return Box::pin(async { Err(DialFailure::Unreachable("no route".into())) });
+            return Box::pin(async { Err(StreamFailure::Unreachable("no route".into())) });
         }
         let (ours, theirs) = tokio::io::duplex(1 << 10);
         tokio::spawn(answer(self.0.clone(), theirs));
@@ -119,7 +121,7 @@ async fn answer(says: Arc<Mutex<Says>>, stream: DuplexStream) {
             }
         }
     };
-    // The one who asks may have left.
+    // The asker may have hung up.
     let _sent = stream.write_all(format!("{line}\n").as_bytes()).await;
     if answers == Answers::Slowly {
         for byte in bytes {
@@ -134,7 +136,7 @@ async fn answer(says: Arc<Mutex<Says>>, stream: DuplexStream) {
     }
 }
 
-/// What is submitted there, with this key.
+/// A submission to the other control node, with this key.
 pub(super) fn submission(key: &str) -> Submission {
     Submission {
         node: OTHER.into(),
@@ -165,11 +167,11 @@ pub(super) struct Owner<'a> {
 }
 
 impl<'a> Owner<'a> {
-    /// It starts, and sees what this one sees.
+    /// Starts the other control node, which sees the same nodes as this one.
     pub(super) fn start(site: &'a Site) -> Self {
         let store = &site.driver().store;
         let fence = site.run(async {
-            let add = |registry: &mut Registry, now| {
+            let add = |registry: &mut InstanceRegistry, now| {
                 let mut record = InstanceRecord::register(OTHER.into(), NodeType::Control, true, now);
                 let own = registry.instance_mut(&OWN.into())?.instance.clone();
                 record.instance.node_state = NodeState::Ready;
@@ -198,7 +200,7 @@ impl<'a> Owner<'a> {
         self.site.settle();
     }
 
-    /// It has found this control node to be lost, and takes over its jobs.
+    /// The other control node has found this one to be lost, and takes over its jobs.
     pub(super) fn take_over(&self) {
         let store = &self.site.driver().store;
         self.site.run(async {
@@ -207,12 +209,12 @@ impl<'a> Owner<'a> {
         });
     }
 
-    /// A job that was submitted there, with this key.
+    /// A job that was submitted to the other control node, with this key.
     pub(super) fn submit(&self, key: &str) -> JobId {
         self.submit_to(GroupName::default_group(), key)
     }
 
-    /// The same, for this group.
+    /// Like [`Self::submit`], but for this group.
     pub(super) fn submit_to(&self, group: GroupName, key: &str) -> JobId {
         let mut submission = submission(key);
         submission.terms.groups = vec![(group, Level::Default)];
@@ -221,13 +223,13 @@ impl<'a> Owner<'a> {
         submitted.id()
     }
 
-    /// Waits for the attempt of a job. Returns its unit.
+    /// Waits for the attempt of a job. Returns the attempt's unit.
     pub(super) fn placed(&self, job: JobId) -> String {
         self.site.soon("the job to be placed", || self.site.state(job) == JobState::Waiting);
         self.site.job(job).job.attempts[0].unit.to_string()
     }
 
-    /// It is about to send the attempt of a job. Returns its unit.
+    /// The other control node is about to send the attempt of a job. Returns the attempt's unit.
     pub(super) fn about_to_send(&self, job: JobId) -> String {
         let unit = self.placed(job);
         let store = &self.site.driver().store;
@@ -236,7 +238,7 @@ impl<'a> Owner<'a> {
         unit
     }
 
-    /// The attempt of a job runs.
+    /// The other control node's attempt of a job is accepted.
     pub(super) fn accept(&self, job: JobId) {
         self.about_to_send(job);
         let drive = self
@@ -248,7 +250,7 @@ impl<'a> Owner<'a> {
         self.site.settle();
     }
 
-    /// A job of it runs on e1. Returns it, and its unit.
+    /// A job of the other control node runs on e1. Returns the job and its child.
     pub(super) fn running(&self) -> (JobId, String) {
         let job = self.submit("theirs");
         let child = self.placed(job);
@@ -257,13 +259,13 @@ impl<'a> Owner<'a> {
         (job, child)
     }
 
-    /// It succeeds with this output, which is complete there, and its unit is released.
+    /// A job succeeds with this output, which is complete on the other control node, and its child is released.
     pub(super) fn end(&self, job: JobId, output: &[u8]) {
         self.end_unreleased(job, output);
         self.sweep(job);
     }
 
-    /// The same, but it is lost before it notes the release.
+    /// Like [`Self::end`], but the other control node is lost before it notes the release.
     pub(super) fn end_unreleased(&self, job: JobId, output: &[u8]) {
         let mut measured = Measure::default();
         measured.add(output);
@@ -277,13 +279,14 @@ impl<'a> Owner<'a> {
             rc: None,
             revision: None,
             recap: None,
+            failure: None,
         };
         let fence = self.fence.clone();
         self.site.run(store.drive_to_end(fence, (job, AttemptNo(1)), Some(figures), held, ended)).unwrap();
         self.site.settle();
     }
 
-    /// It succeeds, and nothing is known of its output.
+    /// A job succeeds, and nothing is known of its output.
     pub(super) fn end_without_output(&self, job: JobId) {
         let (store, evidence) = (&self.site.driver().store, succeeded());
         let ended = move |driven: &mut Driven<'_>, now| driven.on_ended(AttemptNo(1), &evidence, now);

@@ -1,13 +1,13 @@
-//! How a job ends: from the stream first, then from its unit, and never against a saved cancel.
+//! How a job ends: its stream decides first, then its unit, and neither overrides a saved cancel.
 
-use super::streams::{artifacts, begun, events, status, whole};
+use super::streams::{artifacts, begun, events, failed, status, whole};
 use super::*;
 use crate::controller::core::AttemptNo;
 use crate::rpc::UnitState;
 use crate::work::Leftovers;
 use serde_json::json;
 
-/// A child that ends, and what its job shows then. In texts, U is the unit.
+/// A child that ends, and what its job then shows. In texts, U stands for the unit.
 struct Row {
     output: Vec<u8>,
     end: ChildEnd,
@@ -26,7 +26,8 @@ fn rows() -> Vec<Row> {
     let error = "{\"status\": \"error\", \"job_explanation\": \"no such image\"}\n";
     let traceback = format!("{}\nthe very end\n", "x".repeat(3000));
     let tail = format!("{}\nthe very end", "x".repeat(1000 - "\nthe very end\n".len()));
-    let tail = format!("unit U on e1 ended without a final status: exit status 1; its output ends: {tail}");
+    let tail =
+        format!("the runner on e1 ended without a final status: exit status 1; its output ends: {tail}");
     vec![
         row(whole(3, "successful"), Succeeded, "exit status 0", JobState::Successful, "Finished"),
         row(whole(3, "successful"), Failed, "exit status 1", JobState::Successful, "Finished"),
@@ -35,7 +36,7 @@ fn rows() -> Vec<Row> {
             Succeeded,
             "exit status 0",
             JobState::Failed,
-            "the playbook failed (unit U on e1)",
+            "the playbook failed on e1",
         ),
         row(
             [
@@ -48,29 +49,29 @@ fn rows() -> Vec<Row> {
             Succeeded,
             "exit status 0",
             JobState::Failed,
-            "the playbook never began (unit U on e1): no such program: podman",
+            "the playbook never began on e1: no such program: podman",
         ),
-        row(whole(0, "timeout"), Succeeded, "exit status 0", JobState::Failed, "timed out (unit U on e1)"),
+        row(whole(0, "timeout"), Succeeded, "exit status 0", JobState::Failed, "timed out on e1"),
         row(
             told(error),
             Failed,
             "exit status 1",
             JobState::Error,
-            "the runner reported an error (unit U on e1): no such image",
+            "the runner reported an error on e1: no such image",
         ),
         row(
             whole(1, "canceled"),
             Failed,
             "exit status 254",
             JobState::Failed,
-            "the runner was interrupted, and nobody cancelled the job (unit U on e1)",
+            "the runner was interrupted on e1, and nobody cancelled the job",
         ),
         row(
             [status("running"), b"Traceback\n  no module\n".to_vec()].concat(),
             Failed,
             "exit status 1",
             JobState::Error,
-            "unit U on e1 ended without a final status: exit status 1; its output ends: Traceback\n  no module",
+            "the runner on e1 ended without a final status: exit status 1; its output ends: Traceback\n  no module",
         ),
         row(traceback.into_bytes(), Failed, "exit status 1", JobState::Error, &tail),
         row(
@@ -78,16 +79,57 @@ fn rows() -> Vec<Row> {
             Failed,
             "cannot start ansible-runner: No such file or directory",
             JobState::Error,
-            "unit U on e1 ended without a final status: cannot start ansible-runner: No such file or directory",
+            "the runner on e1 ended without a final status: cannot start ansible-runner: No such file or directory",
         ),
         row(
             [begun(), b"{\"counter\": 1, \"uu".to_vec()].concat(),
             Canceled,
             "Canceled",
             JobState::Error,
-            "unit U was cancelled on e1",
+            "its unit was cancelled on e1",
         ),
     ]
+}
+
+#[test]
+fn what_went_wrong_is_kept_with_the_job_for_its_latest_attempt() {
+    let site = Site::ready(&["e1"]);
+    let told = |task: &str| [begun(), failed(1, task), status("failed"), artifacts(10)].concat();
+    let (_, job) = site.submit(json!({"retry": {"max": 2, "on": ["failed"]}}));
+    let mut last = None;
+    for (output, end) in [(told("Install"), ChildEnd::Failed), (told("Start"), ChildEnd::Failed)] {
+        site.until("another attempt", || {
+            site.fabric.running(job.0).is_some_and(|next| Some(&next) != last.as_ref())
+        });
+        let child = site.running(job);
+        site.fabric.write(&child, &output);
+        site.fabric.end(&child, end, "exit status 0");
+        last = Some(child);
+    }
+    site.until("the last attempt", || {
+        site.fabric.running(job.0).is_some_and(|next| Some(&next) != last.as_ref())
+    });
+    let child = site.running(job);
+    site.fabric.write(&child, &[begun(), failed(1, "Check"), status("failed")].concat());
+    let line = "1 of 2 hosts failed: web1: Check: non-zero return code";
+    site.until("it to be known before the end", || {
+        site.job(job).failure.is_some_and(|found| found.line == line)
+    });
+    site.fabric.write(&child, &artifacts(10));
+    site.fabric.end(&child, ChildEnd::Failed, "exit status 0");
+    let ended = site.ended(job);
+    assert_eq!((ended.row.state, ended.row.explanation.as_str()), (JobState::Failed, line));
+    assert_eq!(ended.failure.unwrap().tasks[0].offset, begun().len() as u64);
+
+    let (_, job) = site.submit(json!({"retry": {"max": 1, "on": ["failed"]}}));
+    let child = site.running(job);
+    site.fabric.write(&child, &told("Install"));
+    site.fabric.end(&child, ChildEnd::Failed, "exit status 0");
+    site.until("another attempt", || site.fabric.running(job.0).is_some_and(|next| next != child));
+    let child = site.running(job);
+    site.fabric.write(&child, &whole(1, "successful"));
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    assert_eq!(site.ended(job).failure, None, "it went well in the end");
 }
 
 #[test]
@@ -143,7 +185,7 @@ fn an_end_is_shown_though_its_attempt_ended_before_it_heard_of_its_own_loss() {
     let child = site.running(job);
     site.fabric.write(&child, &whole(1, "successful"));
     site.soon("its output", || !site.output(&unit).is_empty());
-    // As the loss does, of which the task has not heard.
+    // Does what a loss does before the task hears of it.
     site.driver().publisher.published.await_output((job, AttemptNo(1)));
     site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
     site.soon("its unit's end", || site.unit(&unit).unwrap().state == UnitState::Succeeded);
@@ -182,9 +224,8 @@ fn a_child_that_a_stranger_releases_is_an_error() {
     let child = site.running(job);
     site.fabric.change(|units| units.there.remove(&child));
     let ended = site.ended(job);
-    let wanted =
-        format!("unit {child} on e1 is gone: it was released there, or the node was installed again");
-    assert_eq!((ended.row.state, ended.row.explanation), (JobState::Error, wanted));
+    let wanted = "its unit on e1 is gone: it was released there, or the node was installed again";
+    assert_eq!((ended.row.state, ended.row.explanation.as_str()), (JobState::Error, wanted));
 }
 
 #[test]
@@ -206,14 +247,14 @@ fn a_quota_is_waited_for() {
 #[test]
 fn a_cancel_counts_from_the_moment_at_which_it_is_saved() {
     let site = Site::ready(&["e1"]);
-    // While it is pending.
+    // Cancelled while pending.
     site.operate(json!({"op": "pause"}));
     let (unit, job) = site.submit(json!({}));
     site.cancel_unit(&unit);
     assert_eq!(site.state(job), JobState::Canceled);
     site.soon("its unit to say so", || site.unit(&unit).unwrap().state == UnitState::Canceled);
     site.operate(json!({"op": "resume"}));
-    // While it is on its way to a node that does not answer: it never starts.
+    // Cancelled on the way to a node that does not answer: the job never starts.
     let (unit, job) = site.submit(json!({}));
     site.fabric.set_routed("e1", false);
     site.until("it to wait", || {
@@ -228,7 +269,7 @@ fn a_cancel_counts_from_the_moment_at_which_it_is_saved() {
         new.iter().filter(|unit| crate::controller::core::ChildId::parse(unit).is_some()).count()
     });
     assert_eq!(after, 0, "nothing starts after a saved cancel");
-    // While it runs, and its playbook succeeds at that moment.
+    // Cancelled while running, just as the playbook succeeds.
     site.until("e1 to be back", || site.instance("e1").instance.node_state == NodeState::Ready);
     let (unit, job) = site.submit(json!({"retry": {"max": 3, "on": ["lost", "failed", "error"]}}));
     let child = site.running(job);

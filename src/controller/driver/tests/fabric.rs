@@ -1,5 +1,5 @@
-//! The nodes of a mesh and the units on them, without a mesh: what the driver sees of it and does to it, under the
-//! control of a test. It outlives the control node's processes, as disks and other nodes do.
+//! Simulates the nodes of a mesh and the units on them, under the control of a test. Outlives the control node's
+//! processes, as disks and other nodes do.
 
 mod children;
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 pub(super) use self::children::FakeChildren;
 use crate::controller::core::{ChildEnd, ChildId, InstanceName};
-use crate::controller::driver::world::{ChildRequest, Mesh, NodeView};
+use crate::controller::driver::world::{ChildRequest, MeshView, NodeView};
 use crate::rpc::OutputBound;
 use crate::work::jobs::Act;
 
@@ -30,11 +30,11 @@ pub(super) enum Health {
 /// A node that is not the control node.
 #[derive(Debug, Clone)]
 pub(super) struct FakeNode {
-    /// There is a way to it.
+    /// There is a route to it.
     pub(super) routed: bool,
     /// It answers nothing.
     pub(super) is_deaf: bool,
-    /// It promises nothing of units that it does not have, as a Go node.
+    /// Like a Go node, it makes no promises about units that it does not have.
     pub(super) is_go: bool,
     pub(super) tls: bool,
     /// Its work types, and whether they need signatures.
@@ -81,10 +81,10 @@ struct Local {
     is_cancelled: bool,
     is_released: bool,
     output: Vec<u8>,
-    /// How much of that somebody has read.
+    /// How many bytes of `output` somebody has read.
     handed: usize,
     end: Option<(ChildEnd, String)>,
-    /// Another control node was to send it, and may yet do so.
+    /// Another control node was to send it and may still do so.
     is_inherited: bool,
     is_missing: bool,
     in_contact: bool,
@@ -123,19 +123,19 @@ pub(super) struct Units {
     pub(super) is_full: bool,
     /// The control node's process lives.
     is_up: bool,
-    /// It may start, cancel and release units on other nodes.
+    /// The control node may start, cancel and release units on other nodes.
     may_act: bool,
     /// Children that are released stay, as on a node that does not answer.
     pub(super) keeps_released: bool,
     /// Nodes that have answered nothing for long.
     pub(super) unanswering: BTreeSet<String>,
-    /// How often it will fail when it looks at the mesh.
+    /// How many more looks at the mesh will fail.
     pub(super) failures: u32,
-    /// How often it will fail to follow a unit that another control node has sent.
+    /// How many more adoptions of units that another control node has sent will fail.
     pub(super) adopt_failures: u32,
-    /// How often there will be no room for the unit of a job that is taken over.
+    /// For how many more jobs that are taken over there is no room for a unit.
     pub(super) unit_failures: u32,
-    /// How often it will fail to have a unit cancelled.
+    /// How many more cancels of a unit will fail.
     pub(super) cancel_failures: u32,
     dice: u64,
 }
@@ -157,7 +157,7 @@ impl Fabric {
         Arc::new(Self { units, mesh_news: watch::Sender::new(0), unit_news: watch::Sender::new(0), signs })
     }
 
-    /// Changes something, and everybody sees what follows from it.
+    /// Changes something, and lets everybody see the consequences.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Units) -> T) -> T {
         let mut units = self.units.lock();
         let result = change(&mut units);
@@ -196,7 +196,7 @@ impl Fabric {
         });
     }
 
-    /// The process has ended: of attempts on other nodes nothing is on this one's disk.
+    /// The process has ended and forgets attempts on other nodes, because nothing of them is on this node's disk.
     pub(super) fn forget_elsewhere(&self) {
         self.change(|units| units.local.retain(|_, unit| unit.request.node.as_str() == OWN));
     }
@@ -206,7 +206,7 @@ impl Fabric {
         self.look(|units| units.alive(job).into_iter().next())
     }
 
-    /// Another control node sends a unit to a node, where it runs, unless that has promised not to run it.
+    /// Another control node sends a unit to a node, which runs it unless the node has promised not to.
     pub(super) fn run(&self, unit: &str, node: &str) {
         let request = ChildRequest {
             unit: unit.to_owned(),
@@ -241,7 +241,7 @@ impl Fabric {
         self.change(|units| units.there.get_mut(unit).unwrap().end = Some((end, detail.to_owned())));
     }
 
-    /// The control node gives a unit up of which nothing was sent.
+    /// The control node gives up a unit of which nothing was sent.
     pub(super) fn give_up(&self, unit: &str, detail: &str) {
         self.change(|units| {
             units.local.get_mut(unit).unwrap().end = Some((ChildEnd::Unsent, detail.to_owned()));
@@ -259,7 +259,7 @@ impl Fabric {
         self.look(|units| units.local.get(unit).is_some_and(is_it))
     }
 
-    /// Units here and on other nodes, those of health checks aside.
+    /// Units here and on other nodes, except those of health checks.
     pub(super) fn left(&self) -> Vec<String> {
         let is_job = |unit: &&String| ChildId::parse(unit).is_some();
         self.look(|units| units.local.keys().chain(units.there.keys()).filter(is_job).cloned().collect())
@@ -285,7 +285,7 @@ impl Units {
         alive.map(|(unit, _)| unit.clone()).collect()
     }
 
-    /// The control node does for its units what it can.
+    /// The control node does all that it can now do for its units.
     fn settle(&mut self) {
         if !self.is_up {
             return;
@@ -324,7 +324,7 @@ impl Units {
         self.local.insert(unit.to_owned(), local);
     }
 
-    /// The ID by which a unit that may be on its node is looked for there, if that is not its own.
+    /// The ID under which a unit is looked for on its node, if this is not the unit's own ID.
     pub(super) fn looked_for_as(&self, unit: &str) -> Option<&str> {
         self.local.get(unit)?.request.far.as_ref().map(|far| far.id.as_str())
     }
@@ -391,7 +391,7 @@ impl Units {
     }
 }
 
-/// What a runner says of its machine; one whose name has a `+` is larger.
+/// What a runner says of its machine. A machine whose name contains a `+` is larger.
 fn size(uuid: &str) -> Vec<u8> {
     let cpus = if uuid.contains('+') { 8 } else { 4 };
     format!(
@@ -403,7 +403,7 @@ fn size(uuid: &str) -> Vec<u8> {
 /// What the driver sees of the nodes.
 pub(super) struct FakeMesh(pub(super) Arc<Fabric>);
 
-impl Mesh for FakeMesh {
+impl MeshView for FakeMesh {
     fn nodes(&self) -> Act<'_, Vec<NodeView>> {
         let fails = self.0.look(|units| units.failures > 0);
         if fails {

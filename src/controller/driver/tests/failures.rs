@@ -1,10 +1,10 @@
-//! A controller that fails: it starts again, and stops for good if that does not help. The node goes on.
+//! A controller that fails is started again, and stops for good if it fails too often. The node goes on.
 
 use super::streams::whole;
 use super::*;
 use serde_json::json;
 
-/// It fails so often from now on.
+/// Lets the controller fail this many times.
 fn fail(site: &Site, times: u32) {
     site.fabric.change(|units| units.failures = times);
     site.until("it to have failed", || site.fabric.look(|units| units.failures) == 0);
@@ -15,7 +15,7 @@ fn a_controller_that_fails_three_times_within_five_minutes_stops_and_says_why() 
     let mut site = Site::ready(&["e1"]);
     let (unit, job) = site.submit(json!({}));
     let child = site.running(job);
-    // Less often is a pause.
+    // Fewer failures only cause pauses.
     fail(&site, 2);
     site.pass(seconds(301));
     fail(&site, 2);
@@ -33,7 +33,7 @@ fn a_controller_that_fails_three_times_within_five_minutes_stops_and_says_why() 
     let refused = site.ask(check).unwrap_err();
     let words = "the lease of this control node could not be renewed";
     assert_eq!((refused.code.to_string().as_str(), refused.message.as_str()), ("owner_away", words));
-    // The node goes on: it answers, refuses jobs and says why, and what runs runs on.
+    // The node goes on: it answers, refuses jobs and says why, and running jobs go on.
     let refused = site.submit_bytes(&super::site::stream(json!({}))).unwrap_err();
     assert!(refused.contains(&why), "{refused}");
     assert_eq!(site.unit(&unit).unwrap().state, crate::rpc::UnitState::Running);

@@ -1,4 +1,4 @@
-//! Units here of jobs that another control node drives, or whose end it decides.
+//! Units here whose job is driven, or ended, by another control node.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::controller::core::JobId;
 use crate::rpc::UnitState;
 
-/// A unit here of a job that was submitted to the other control node.
+/// Makes a unit here for a job that was submitted to the other control node.
 fn follow(site: &Site, other: &Owner<'_>) -> (String, JobId) {
     let job = other.submit("theirs");
     let (unit, same) = site.submit(json!({"key": "theirs"}));
@@ -27,7 +27,7 @@ fn a_unit_shows_the_end_of_a_job_elsewhere_once_it_has_all_of_its_output() {
     let (unit, job) = follow(&site, &other);
     other.accept(job);
     let output = whole(3, "successful");
-    // A stream that ends while the job runs was broken off.
+    // A stream that ends while the job runs has broken off.
     for there in [10, 11, 200] {
         elsewhere.says(Answers::Whole, &output[..there], there);
         site.until("what there is", || site.output(&unit) == output[..there]);
@@ -105,7 +105,7 @@ fn a_unit_of_a_job_that_ended_elsewhere_shows_the_end_once_its_output_has_come()
     let (unit, _) = site.submit(json!({"key": "theirs"}));
     site.pass(seconds(120));
     assert_eq!((state(&site, &unit), site.output(&unit).len()), (UnitState::Running, 0));
-    // Another output of this length is not that one.
+    // An output with the right length but other bytes is not accepted.
     elsewhere.says(Answers::Whole, b"something", 9);
     site.until("what there is", || site.output(&unit) == b"something");
     site.pass(seconds(5));

@@ -1,4 +1,4 @@
-//! Health checks, and what else an instance's record says is wrong with it.
+//! Health checks, and the other faults that an instance's record shows.
 
 use super::streams::whole;
 use super::*;
@@ -35,7 +35,7 @@ fn a_runner_that_is_missing_or_too_old_makes_its_node_unavailable_and_is_asked_e
             ChildEnd::Succeeded,
             "exit status 0",
             "hello",
-            "the runner's answer is not understood: exit status 0: hello",
+            "cannot understand the runner's answer: exit status 0: hello",
         ),
     ] {
         set_health(&site, "e1", Health::Says(end, detail.into(), output.into()));
@@ -66,8 +66,7 @@ fn a_runner_that_does_not_answer_is_given_twenty_seconds() {
     let site = Site::ready(&["e1"]);
     set_health(&site, "e1", Health::Silent);
     check_now(&site, "e1");
-    let wanted = "no answer to the health check within 20 s: e1 took a unit of type ansible-runner, and its \
-                  command did not end, which was called with --worker-info: look at what it waits for on e1";
+    let wanted = "no answer to the health check within 20 s: e1 accepted a unit of type ansible-runner, but its command, called with --worker-info, did not end: find out on e1 what it is waiting for";
     assert_eq!(site.errors("e1"), [wanted]);
 }
 
@@ -76,9 +75,9 @@ fn a_node_that_takes_no_unit_is_told_with_what_to_look_at() {
     let site = Site::ready(&["e1"]);
     site.fabric.change(|units| units.nodes.get_mut("e1").unwrap().is_deaf = true);
     check_now(&site, "e1");
-    let wanted = "no answer to the health check within 20 s: a unit of type ansible-runner was sent to the \
-                  service control of e1, which did not take it (the way there is long): look whether a firewall \
-                  rule closes that service to c1, whether e1 has that work type, and whether it can be reached";
+    let wanted = "no answer to the health check within 20 s: the control service of e1 did not accept a unit of \
+                  type ansible-runner (the way there is long): check whether a firewall rule closes that service to \
+                  c1, whether e1 has that work type, and whether it can be reached";
     assert_eq!(site.errors("e1"), [wanted]);
 }
 
@@ -107,7 +106,7 @@ fn what_was_not_sent_runs_elsewhere_and_the_instance_that_did_not_prove_itself_s
         (NodeState::Unavailable, 1),
         "all of them are one failure"
     );
-    // It goes on elsewhere, without a retry.
+    // The jobs go on elsewhere, without a retry.
     site.fabric.change(|units| units.nodes.insert("e2".into(), FakeNode::runner("e2")));
     site.fabric.advertise();
     for job in jobs {
@@ -129,7 +128,7 @@ fn an_instance_that_is_seen_and_answers_nothing_says_so_while_its_jobs_run_on() 
     let child = site.running(job);
     let checked = || site.instance("e1").last_health_check;
     let before = checked();
-    // One that does answer is checked, and not more often than it would be lost.
+    // A node that counts as unanswering is checked, although it answers, but only once every `lost_after`.
     site.fabric.change(|units| units.unanswering.insert("e1".into()));
     site.pass(seconds(170));
     assert_eq!((checked() == before, state(&site, "e1")), (true, NodeState::Ready));
@@ -181,10 +180,10 @@ fn another_machine_under_a_name_and_another_name_of_a_machine_are_told() {
     let site = Site::ready(&["e1", "e2"]);
     set_health(&site, "e1", Health::Good("new".into()));
     check_now(&site, "e1");
-    let warning = "its machine has changed from uuid-e1 to new: renamed or reinstalled";
+    let warning = "its machine has changed from uuid-e1 to new: it was renamed or reinstalled";
     assert_eq!((state(&site, "e1"), site.errors("e1").len()), (NodeState::Ready, 1));
     assert!(site.errors("e1")[0].starts_with(warning) && site.instance("e1").instance.enabled);
-    // e2 gets another name; two names that are both seen are two nodes of one machine.
+    // e2 gets another name. While both names are seen, they are two nodes on one machine.
     site.fabric.change(|units| {
         let mut twin = FakeNode::runner("e4");
         twin.health = Health::Good("uuid-e2".into());
@@ -197,7 +196,7 @@ fn another_machine_under_a_name_and_another_name_of_a_machine_are_told() {
     site.fabric.set_routed("e2", false);
     site.until("e2 to be lost", || state(&site, "e2") == NodeState::Unavailable);
     check_now(&site, "e4");
-    let warning = "its machine was e2 before, which is not seen any more: remove e2 if it was renamed";
+    let warning = "its machine used to be e2, which is not seen any more: remove e2 if it was renamed";
     assert_eq!(site.errors("e4"), [warning]);
 }
 

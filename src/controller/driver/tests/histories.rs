@@ -1,5 +1,5 @@
-//! Random histories: jobs are submitted, accepted, written, ended and cancelled, nodes fall silent, return, forget and are
-//! declared dead, and the control node is killed at any point. Afterwards everything is as it must be.
+//! Random histories: jobs are submitted, accepted, written, ended and cancelled, nodes fall silent, return, forget and
+//! are declared dead, and the control node is killed at any point. Afterwards jobs, units and outputs must agree.
 //!
 //! `DRIVER_SEEDS` sets how many histories there are, `DRIVER_SEED` the first one.
 
@@ -32,14 +32,15 @@ struct History {
     site: Site,
     dice: Dice,
     jobs: BTreeMap<JobId, Submitted>,
-    /// What each child is going to write, and how much of it it has written.
+    /// What each child writes in all, and how many of these bytes it has written.
     scripts: BTreeMap<String, (Vec<u8>, usize)>,
     /// What each child has written.
     wrote: BTreeMap<String, Vec<u8>>,
-    /// Children on nodes that were silent for long: a final status that had arrived decides, without what follows it.
+    /// Children on nodes that were silent for long: a final status that had arrived decides, and later output is
+    /// missing.
     given_up: BTreeSet<String>,
     finals: BTreeMap<JobId, JobState>,
-    /// The attempts of a job when no other could follow any more.
+    /// How many attempts a job had when no other could follow any more.
     closed: BTreeMap<JobId, usize>,
     told: Vec<String>,
 }
@@ -171,7 +172,7 @@ impl History {
         self.site.fabric.set_routed(node, true);
     }
 
-    /// A silent node is installed from scratch.
+    /// A silent node is reinstalled and forgets its units.
     fn forget(&mut self) {
         let silent = self.site.fabric.look(|units| {
             units.nodes.iter().filter(|(_, node)| !node.routed).map(|(name, _)| name.clone()).collect()
@@ -181,7 +182,7 @@ impl History {
         self.drop_units(&node);
     }
 
-    /// What they wrote since the node was heard of last, nobody ever gets.
+    /// Drops a node's units. Nobody ever gets what they wrote after the node fell silent.
     fn drop_units(&mut self, node: &str) {
         for (unit, wrote) in &mut self.wrote {
             if self.site.fabric.look(|units| units.there.get(unit).is_some_and(|it| it.node == node)) {
@@ -191,7 +192,7 @@ impl History {
         self.site.fabric.change(|units| units.there.retain(|_, running| running.node != node));
     }
 
-    /// An operator declares a silent node dead, and it is.
+    /// An operator declares a silent node dead, and the node is dead.
     fn declare_dead(&mut self) {
         let known: BTreeSet<String> =
             self.site.instances().iter().map(|one| one.instance.name.to_string()).collect();
@@ -225,7 +226,7 @@ impl History {
         self.site.pass(seconds(span));
     }
 
-    /// What holds at every moment.
+    /// Checks what holds at every moment.
     fn check(&mut self) {
         let started: Vec<String> = self.site.fabric.look(|units| units.started.clone());
         let unique: BTreeSet<&String> = started.iter().collect();
@@ -247,7 +248,7 @@ impl History {
                 self.finals.insert(id, job.row.state);
             }
             if job.row.state.is_final() || job.row.cancel_requested {
-                // An attempt that is on its way may still start; none follows it.
+                // An attempt that is already on its way may still start, but no other follows.
                 let attempts = job.job.attempts.len();
                 let before = *self.closed.entry(id).or_insert(attempts);
                 assert_eq!(before, attempts, "an attempt after success or a saved cancel: {:#?}", self.told);
@@ -278,7 +279,7 @@ impl History {
         panic!("something is left: {:#?} {:#?} {:#?}", self.site.jobs(), self.site.fabric.left(), self.told);
     }
 
-    /// What holds in the end.
+    /// Checks what holds in the end.
     fn judge(&self) {
         for (id, submitted) in &self.jobs {
             let job = self.site.job(*id);
@@ -316,7 +317,7 @@ impl History {
                         self.told
                     );
                 }
-                // One that was killed after its final status: what `process` could not read stays out.
+                // If the child was killed after its final status, the output lacks what `process` could not read.
                 let is_whole = wrote.ends_with(b"{\"eof\":true}\n") && !is_given_up;
                 if job.row.state == JobState::Successful && is_whole {
                     assert!(

@@ -1,4 +1,4 @@
-//! The lease of a control node that is busy, and what clocks and lost commits of the store do to leases.
+//! The lease of a busy control node, and how clocks and lost commits of the store affect leases.
 
 use std::sync::mpsc;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::elsewhere::{Owner, submission};
 use super::*;
-use crate::controller::store::{JobFilter, PAGE_MAX, PassLimits, Submission};
+use crate::controller::store::{JobSelection, PAGE_MAX, PassLimits, Submission};
 
 #[test]
 fn the_lease_is_kept_while_units_are_taken_up_at_the_start() {
@@ -21,15 +21,15 @@ fn the_lease_is_kept_while_units_are_taken_up_at_the_start() {
         tokio::task::spawn_blocking(move || end.recv());
         for _ in 0..12 {
             tokio::time::advance(seconds(5)).await;
-            // Behind the writes that wait.
+            // Returns after all writes that are queued before this one.
             driver.store.remove_drained().await.unwrap();
         }
         assert_eq!(driver.publisher.job_of(&unit), None, "no unit follows its job yet");
-        // Reads wait behind what hangs.
+        // Lets the disk go on, because reads are queued after what hangs.
         drop(hanging);
         driver.store.leases().await.unwrap()[0].beat
     });
-    // A busy machine lets some of the twelve pass.
+    // A busy machine may skip some of the twelve heartbeats.
     assert!(beat >= before + 3, "{before}, {beat}");
     assert_eq!(site.driver().publisher.job_of(&unit), Some(job));
 }
@@ -47,7 +47,7 @@ fn heartbeats_come_between_the_passes_of_a_long_queue() {
         site.run(store.submit(submission, 1000)).unwrap();
     }
     let failed = || {
-        let filter = JobFilter { states: vec![JobState::Failed], ..JobFilter::default() };
+        let filter = JobSelection { states: vec![JobState::Failed], ..JobSelection::default() };
         site.run(store.list(filter, PAGE_MAX)).unwrap().jobs.len()
     };
     site.pass(seconds(85));
@@ -111,7 +111,7 @@ fn what_runs_is_not_sent_again_by_a_store_that_lost_that_it_was_placed() {
     site.until("it to be placed again", || site.state(job) == JobState::Waiting);
     site.pass(seconds(120));
     assert_eq!((started(), site.state(job)), (1, JobState::Waiting));
-    // Its node says that it has ended, and nothing is left of it.
+    // The child's node says that the child has ended and is gone.
     site.fabric.change(|units| units.keeps_released = false);
     site.until("it to run again", || started() == 2);
 }

@@ -1,4 +1,4 @@
-//! Losing contact: what a silent node means for its jobs, and what its return does.
+//! Losing contact: what a node's silence means for its jobs, and what its return changes.
 
 use super::streams::{begun, events, exit_code, process, status, whole};
 use super::*;
@@ -7,7 +7,7 @@ use crate::controller::driver::shown::unit_state;
 use crate::rpc::UnitState;
 use serde_json::{Value, json};
 
-/// A job that runs on a node of two, with its unit, its child and that node.
+/// A job that runs on one of two nodes: its unit, its ID, its child and the node.
 fn on_a_node(site: &Site, header: Value) -> (String, JobId, String, String) {
     let (unit, job) = site.submit(header);
     let child = site.running(job);
@@ -169,7 +169,8 @@ fn what_a_lost_attempt_that_decides_has_written_is_whole() {
         site.soon("its unit's end", || site.unit(&unit).unwrap().state == unit_state(site.state(job)));
         let (output, all) = (site.output(&unit), whole(2, status));
         if restarts {
-            // What was held back went with the process. Of the end line it is known what it says.
+            // The held-back output was lost with the process, but the end line is written anew, because its text is
+            // known.
             assert!(output.starts_with(&all[..all.len() - b"{\"eof\":true}\n".len()]));
             assert_eq!(process(&output).2, "eof");
         } else {
@@ -230,7 +231,7 @@ fn an_operator_declares_a_node_dead() {
     finish(&site, &next);
     site.soon("its end", || site.state(again) == JobState::Successful);
     assert_eq!(site.job(again).row.attempt, 2);
-    // Should it live, it is told to release what it has.
+    // If the node lives after all, it is told to release its unit.
     assert!(!site.job(again).job.attempts[0].swept);
 }
 

@@ -1,4 +1,4 @@
-//! What units show of jobs that the store has forgotten, while the control node lives on: the store lost its last commits.
+//! What units show of jobs that the store has forgotten with its last commits.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::rpc::UnitState;
 /// The store has forgotten that this job was placed.
 const NOT_PLACED: &str = "DELETE FROM attempt; UPDATE job SET state = 'pending', attempt = 0, epoch = 0, controller_node = NULL, \
      execution_node = NULL, placed = NULL, started = NULL; UPDATE lease SET beat = beat - 2";
-/// The store has never heard of any job, and begins to count again.
+/// The store has forgotten all jobs, and begins to count again.
 const NO_JOBS: &str =
     "DELETE FROM job; DELETE FROM sqlite_sequence WHERE name = 'job'; UPDATE lease SET beat = beat - 2";
 
@@ -158,6 +158,65 @@ fn a_child_of_a_job_that_the_store_lost_while_no_process_lived_is_ended() {
 }
 
 #[test]
+fn an_attempt_that_goes_on_since_the_next_one_was_forgotten_has_its_own_output_alone() {
+    let mut site = Site::ready(&["e1", "e2"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 1, "unconfirmed": true}, "lost_after": "60s"}));
+    let child = site.running(job);
+    let node = site.fabric.look(|units| units.there[&child].node.clone());
+    let all = whole(40, "successful");
+    site.fabric.write(&child, &all[..all.len() / 2]);
+    site.until("its output", || !site.output(&unit).is_empty());
+    site.fabric.set_routed(&node, false);
+    let alive = || site.fabric.look(|units| units.alive(job.0));
+    site.until("another attempt", || alive().len() == 2);
+    let next = alive().into_iter().find(|one| *one != child).unwrap();
+    site.fabric.write(&next, &streams::events(1, 2));
+    site.until("its output", || site.output(&unit).ends_with(&streams::events(1, 2)));
+    site.kill();
+    site.sql(&format!(
+        "DELETE FROM attempt WHERE n = 2; UPDATE attempt SET outcome = NULL, ended = NULL; UPDATE job SET state = 'running', \
+         attempt = 1, execution_node = '{node}', explanation = ''; UPDATE lease SET beat = beat - 2"
+    ));
+    site.boot();
+    site.fabric.set_routed(&node, true);
+    site.fabric.write(&child, &all[all.len() / 2..]);
+    site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+    let ended = site.ended(job);
+    assert_eq!((ended.row.state, ended.job.attempts.len()), (JobState::Successful, 1));
+    assert_eq!(String::from_utf8_lossy(&site.output(&unit)), String::from_utf8_lossy(&all));
+}
+
+#[test]
+fn what_a_lost_job_that_had_ended_left_on_its_node_goes() {
+    for is_taken_again in [false, true] {
+        let mut site = Site::ready(&["e1"]);
+        let (unit, job) = site.submit(json!({}));
+        let child = site.running(job);
+        site.fabric.change(|units| units.keeps_released = true);
+        site.fabric.write(&child, &whole(2, "successful"));
+        site.fabric.end(&child, ChildEnd::Succeeded, "exit status 0");
+        site.until("its end", || site.unit(&unit).unwrap().state.is_final());
+        site.kill();
+        site.sql(NO_JOBS);
+        site.fabric.change(|units| units.keeps_released = false);
+        site.boot();
+        // Another job may have its number by then.
+        if is_taken_again {
+            let (_, other) = site.submit(json!({"name": "other"}));
+            assert_eq!(other, job);
+            site.running(other);
+        }
+        // The killed process's lease has to end, and then one housekeeping period passes.
+        let within = site.until("its child to go", || !site.fabric.left().contains(&child));
+        assert!(within < seconds(40 + 60 + 5), "{within:?}");
+        // The unit of the lost job is the only place where its output is.
+        site.pass(seconds(3_000));
+        assert_eq!(site.output(&unit), whole(2, "successful"));
+        site.until("the unit to go", || site.unit(&unit).is_none());
+    }
+}
+
+#[test]
 fn an_attempt_that_the_store_forgot_ends_before_the_next_one_though_the_one_before_it_ends_anew() {
     let mut site = Site::ready(&["e1", "e2"]);
     let (unit, job) = site.submit(json!({"retry": {"max": 2, "on": ["error"]}}));
@@ -203,7 +262,7 @@ fn a_lost_job_ends_once_its_child_has_however_many_processes_that_takes() {
         assert!(!site.unit(&unit).unwrap().state.is_final());
         site.kill();
     }
-    // The number is another job's by now, which knows nothing of it.
+    // Another job has this number by now, and knows nothing of the child.
     site.boot();
     assert_eq!(site.submit(json!({"name": "other"})).1, job);
     site.kill();
@@ -298,10 +357,10 @@ fn units_of_a_lost_job_end_alike_though_one_of_them_does_not_say_that_it_was_pla
 fn units_of_a_lost_job_that_was_not_placed_follow_the_job_that_is_made_of_it_again() {
     let mut site = Site::ready(&["e1"]);
     site.operate(json!({"op": "instance.disable", "name": "e1"}));
-    // Others are entered again before or after it: its new number is hardly ever the one that it had.
+    // Other jobs are entered again before or after it, so its new number is hardly ever its old one.
     (0..9).for_each(|_| drop(site.submit(json!({}))));
     let units = [(); 4].map(|()| site.submit(json!({"key": "one", "name": "one"})).0);
-    // Those that are entered again were created later.
+    // Jobs that are entered again get a later creation time.
     site.pass(seconds(1));
     site.kill();
     site.sql(NO_JOBS);

@@ -1,5 +1,5 @@
-//! The driver with nodes and units that stand in for a mesh. The store and the units of jobs are real, in a directory
-//! of the test's own; time is the test's: the runtime's clock stands still until the test moves it.
+//! Tests of the driver with simulated nodes and children. The store and the units of jobs are real, in a directory of
+//! the test's own. The runtime's clock stands still until the test moves it.
 
 mod discovery;
 mod elsewhere;
@@ -44,6 +44,7 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         store: "sqlite".into(),
         store_password_file: None,
         credentials: None,
+        jobs: None,
         runner: Box::new(crate::work::CommandType::runner(
             "local",
             "",
@@ -73,7 +74,7 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
             output_limit: 1 << 30,
             job_retention: seconds(86_400),
             project_cache: 1,
-            // It asks the registry, which has no mesh here.
+            // Off, because cleanup asks the registry, which has no mesh here.
             cleanup_every: Duration::ZERO,
         },
         forks_per_cpu: 4,

@@ -133,7 +133,7 @@ fn what_no_operator_has_taken_is_no_instance_and_gets_no_job() {
     assert_eq!(site.instances().len(), 1, "a name that somebody may have invented is no row");
     assert_eq!(site.operate(json!({"op": "group.get", "name": "few"}))["members"], json!([]));
     let (_, job) = site.submit(json!({"groups": {"template": ["few"]}}));
-    // The next process finds it by itself.
+    // The next process finds the node without an operator.
     site.kill();
     site.boot();
     site.until("e1 to be found again", || found(&site) == ["e1"]);

@@ -1,9 +1,10 @@
-//! Operations that are refused, and what those that are not say.
+//! Operations that are refused, and the answers to operations that are not.
 
 use serde_json::{Value, json};
 
 use super::*;
 use crate::controller::store::InstanceRecord;
+use crate::rpc::report::enrolment::NodeAct;
 
 /// The code and the words of a refusal.
 fn refused(site: &Site, operation: Value) -> (&'static str, String) {
@@ -25,13 +26,13 @@ fn a_hop_s_health_is_not_asked_for() {
     site.until("the hop", || site.instances().iter().any(|one| is_hop(one) && is_ready(one)));
     for store in [true, false] {
         let asked = json!({"op": "instance.health", "name": "h1", "store": store});
-        let words = "h1 is a hop: it has no work types that could be asked";
+        let words = "h1 is a hop node: it has no work types that a health check could use";
         assert_eq!(refused(&site, asked), ("conflict", words.to_owned()));
     }
     assert_eq!(site.instance("h1").instance.health_due, None);
 }
 
-/// Operations in the audit, the latest first, with what they change.
+/// The operations in the audit, latest first, with their targets.
 fn audit(site: &Site) -> Vec<(String, String)> {
     let rows = site.run(site.driver().store.audit(100)).unwrap();
     rows.into_iter().map(|(_, row)| (row.op, row.target)).collect()
@@ -90,4 +91,25 @@ fn an_adjustment_is_any_share_from_zero_on() {
         assert_eq!(code, "bad_request");
         assert!(words.contains("capacity_adjustment: "), "{words}");
     }
+}
+
+#[test]
+fn what_was_done_about_a_node_is_in_the_audit_under_its_own_name() {
+    let site = Site::ready(&[]);
+    for act in NodeAct::ALL {
+        site.ask(json!({"op": "node.note", "node": "e1", "act": act})).unwrap();
+        assert_eq!(audit(&site)[0], (act.name().to_owned(), "e1".to_owned()));
+    }
+    let before = audit(&site);
+    assert_eq!(
+        refused(&site, json!({"op": "node.note", "node": "e1", "act": "node.crown"})).0,
+        "bad_request"
+    );
+    // There is no authority here.
+    assert_eq!(site.ask(json!({"op": "node.list"})).unwrap()["authority"], false);
+    for op in ["node.approve", "node.reject"] {
+        assert_eq!(refused(&site, json!({"op": op, "node": "e1", "fingerprint": "A"})).0, "not_found");
+        assert_eq!(refused(&site, json!({"op": op, "node": "e1"})).0, "bad_request");
+    }
+    assert_eq!(audit(&site), before);
 }

@@ -1,10 +1,11 @@
-//! The output of a job: byte for byte its child's, or, where a retry may follow, what `ansible-runner process` can read
-//! from its begin to its end.
+//! The output of a job: byte for byte its child's. If a retry may follow, `ansible-runner process` can read all of it.
 
 use super::streams::{artifacts, begun, events, exit_code, process, recap, status, whole};
 use super::*;
 use crate::controller::core::{AttemptNo, JobId};
+use crate::controller::driver::output::AttemptOutput;
 use crate::controller::store::Kept;
+use crate::work::{Caller, WorkError};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -52,7 +53,7 @@ fn what_a_runner_would_not_write_stays_out_before_a_retry() {
     let (statuses, counters, end) = process(&site.output(&unit));
     assert_eq!(statuses, ["starting", "running", "error", "starting", "running", "error"]);
     assert_eq!((counters, end), (vec![1, 1], "empty"), "it reads to the end");
-    // With its end line the whole stream is what the worker wrote, whatever stands in it.
+    // If the end line is there, the output is exactly what the worker wrote, even with odd lines in it.
     let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
     let child = site.running(job);
     let odd = [b"a warning\n".to_vec(), whole(2, "successful")].concat();
@@ -112,6 +113,28 @@ fn an_attempt_that_begins_late_takes_nothing_from_the_one_after_it() {
 }
 
 #[test]
+fn an_attempt_that_was_declared_lost_while_its_end_was_written_leaves_no_end_line() {
+    let site = Site::ready(&["e1"]);
+    let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
+    site.running(job);
+    site.run(async {
+        let driver = site.driver();
+        let (store, row) = (&driver.store, driver.store.job(job).await.unwrap());
+        let begin = async |n: u32, words: &str| {
+            let first = driver.publisher.first_unit(job);
+            AttemptOutput::begin(store, first, &row, AttemptNo(n), words).await.unwrap()
+        };
+        let mut output = begin(1, "").await;
+        output.push(whole(2, "successful").into()).await.unwrap();
+        output.write_held(true).await.unwrap();
+        begin(2, "attempt 1 on e1 did not come to its end").await;
+    });
+    let (statuses, counters, end) = process(&site.output(&unit));
+    assert_eq!(statuses.last().map(String::as_str), Some("error"));
+    assert_eq!((counters, end), (vec![1, 2, 3], "empty"), "it reads on to the next attempt");
+}
+
+#[test]
 fn a_zip_that_is_too_large_to_wait_in_memory_is_whole_all_the_same() {
     let site = Site::ready(&["e1"]);
     let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
@@ -143,7 +166,7 @@ fn the_exit_code_is_that_of_the_attempt_that_counts() {
     let (first, rest) = stream.split_at(stream.len() - 300);
     site.fabric.write(&next, first);
     site.settle();
-    // What the former process wrote is read by the next one.
+    // The next process reads what the former one wrote.
     site.kill();
     site.boot();
     site.fabric.write(&next, rest);
@@ -162,7 +185,7 @@ fn a_silent_job_is_counted_to_its_last_event() {
     site.fabric.write(&child, &events(5, 7));
     site.pass(seconds(2));
     assert_eq!(counted(&site), 7, "nothing came since");
-    // What came just before the end of a process is counted by the next one.
+    // The next process counts what came just before the end of the former one.
     site.fabric.write(&child, &events(8, 9));
     site.settle();
     site.kill();
@@ -221,8 +244,8 @@ fn a_second_unit_of_a_job_shows_the_same() {
     }
 }
 
-/// A job whose first output waits as for a full disk, with its unit and its child. Until the link to nowhere is removed,
-/// which it also returns, each write fails, and is tried again each second.
+/// A job whose first output waits as on a full disk. Each write fails, and is tried again each second, until the link
+/// to nowhere is removed. Returns the job, its unit, its child and the link.
 fn waiting_for_its_disk(site: &Site) -> (String, JobId, String, PathBuf) {
     let (unit, job) = site.submit(json!({"retry": {"max": 1}}));
     let child = site.running(job);
@@ -299,7 +322,7 @@ fn a_kill_before_it_is_noted_who_has_the_output_loses_nothing_of_it() {
             .iter()
             .any(|(node, held, kept)| node.as_str() == OWN && *held == unit && *kept == Kept::Output)
     };
-    // Neither is noted, as by a store that lost its last commits: the unit is the job's all the same.
+    // As if the store had lost its notes with its last commits: the unit still belongs to the job.
     for kept in [&Kept::ALL[1..], &Kept::ALL] {
         site.run(site.driver().store.let_go_unit(OWN.into(), unit.clone(), kept)).unwrap();
         assert!(!noted(&site));
@@ -328,6 +351,30 @@ fn of_two_writers_of_the_same_attempt_the_later_one_alone_writes() {
         second.append("second".into()).await;
     });
     assert_eq!(String::from_utf8_lossy(&site.output(unit.id().as_str())), "first, second");
+}
+
+#[test]
+fn who_has_read_what_is_cut_off_gets_nothing_of_what_takes_its_place() {
+    let site = Site::ready(&["e1"]);
+    let (_, job) = site.submit(json!({}));
+    let unit = site.run(site.driver().base.children.adopt_job(job)).unwrap();
+    let registry = site.registry();
+    site.run(async {
+        let reader = || async { registry.results(unit.id().as_str(), 0, &Caller::local()).await.unwrap() };
+        let (mut early, mut late) = (reader().await, reader().await);
+        let output = unit.write_output(1).await.unwrap();
+        output.append("kept, lost, ".into()).await;
+        assert_eq!(early.next().await.unwrap().unwrap(), "kept, lost, ");
+        output.cut(6).await.unwrap();
+        output.append("written instead".into()).await;
+        assert!(matches!(early.next().await, Err(WorkError::OutputReplaced { read: 12, .. })));
+        assert_eq!(late.next().await.unwrap().unwrap(), "kept, written instead");
+        // Nobody has read what is cut off here.
+        output.append(", and more".into()).await;
+        output.cut(21).await.unwrap();
+        output.append(", and other words".into()).await;
+        assert_eq!(late.next().await.unwrap().unwrap(), ", and other words");
+    });
 }
 
 #[test]

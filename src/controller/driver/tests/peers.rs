@@ -1,5 +1,5 @@
-//! What control nodes ask of each other, beside the output: the payload of a job. The one that asks is the
-//! one that answers, over a connection in memory; who is refused is the server's business all the same.
+//! What control nodes ask of each other besides output: the payload of a job. Here a control node asks itself over a
+//! connection in memory; the server still decides whom to refuse.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -11,12 +11,11 @@ use tokio::io::AsyncReadExt as _;
 use super::site::stream;
 use super::*;
 use crate::controller::core::{InstanceName, JobId};
-use crate::controller::output::OutputPart;
-use crate::controller::peer::{PeerAnswer, PeerError, PeerServer, PeerVerb};
+use crate::controller::peer::{PeerAnswer, PeerError, PeerServer, PeerVerb, WantedOutput};
 use crate::wire::NodeId;
-use crate::work::{Dialed, Dialer, Dialing};
+use crate::work::{Dialed, Dialer, StreamDialing};
 
-/// The way to this very node, for the node that it is said to come from.
+/// Dials this same node, and claims that the connection comes from `from`.
 struct Loop {
     server: OnceLock<PeerServer>,
     from: Mutex<NodeId>,
@@ -25,7 +24,7 @@ struct Loop {
 }
 
 impl Dialer for Loop {
-    fn dial(&self, _node: NodeId, service: ServiceName, tls: Option<String>) -> Dialing {
+    fn dial(&self, _node: NodeId, service: ServiceName, tls: Option<String>) -> StreamDialing {
         *self.asked.lock() = Some((service.to_string(), tls));
         let (ours, theirs) = tokio::io::duplex(1 << 10);
         let (server, from) = (self.server.get().unwrap().clone(), self.from.lock().hash());
@@ -99,7 +98,7 @@ fn jobs_that_are_followed_keep_nobody_from_the_payload() {
     with_peers(&site);
     let (_, job) = site.submit(json!({}));
     site.running(job);
-    let follow = PeerVerb::Output(OutputPart { from: 0, follow: true, attempt: None });
+    let follow = PeerVerb::Output(WantedOutput { from: 0, follow: true, attempt: None });
     let (own, peers) = (InstanceName::from(OWN), site.driver().base.peers.get().unwrap());
     let followers: Vec<_> = (0..300).map(|_| site.run(peers.ask(&own, follow, job))).collect();
     assert_eq!(followers.iter().filter(|asked| asked.is_ok()).count(), 256, "those that there is room for");
@@ -136,7 +135,7 @@ fn only_registered_control_nodes_that_are_who_they_say_get_anything() {
         other => panic!("{other:?}"),
     };
     *dialer.from.lock() = NodeId::new("e1").unwrap();
-    assert!(refused(&site).contains("another node than the one that it comes from"));
+    assert!(refused(&site).contains("does not come from the node that it names"));
     *dialer.from.lock() = NodeId::new(OWN).unwrap();
     assert!(ask(&site, PeerVerb::Payload { from: 0 }, job).is_ok());
     let certs = Path::new(env!("CARGO_MANIFEST_DIR")).join("certs");

@@ -1,5 +1,5 @@
-//! Attempts of a control node that was lost, and may come back: their nodes do not have them, and promise that they will not
-//! run them, or not.
+//! Attempts of a control node that was lost and may come back. Their nodes do not have the units, and promise not to
+//! run them, or make no promise.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::controller::core::{JobId, LeaseTimes};
 use crate::controller::store::Kept;
 
-/// The attempt of a job is another control node's to send to e1. Returns the job and the unit.
+/// Another control node is to send the attempt of a job to e1. Returns that control node, the job and the unit.
 fn placed_by_another<'a>(site: &'a Site, header: Value) -> (Owner<'a>, JobId, String) {
     let other = Owner::start(site);
     site.operate(json!({"op": "pause"}));
@@ -23,7 +23,7 @@ fn placed_by_another<'a>(site: &'a Site, header: Value) -> (Owner<'a>, JobId, St
     (other, job, child)
 }
 
-/// The same, which is about to send it, and is lost.
+/// The other control node is about to send the attempt, and is then lost. Returns the job and the unit.
 fn about_to_be_sent(site: &Site, header: Value) -> (JobId, String) {
     let (other, job, child) = placed_by_another(site, header);
     other.about_to_send(job);
@@ -55,7 +55,7 @@ fn what_its_node_promises_not_to_run_is_placed_again_and_a_former_owner_is_refus
     let site = Site::ready(&["e1"]);
     let (job, child) = about_to_be_sent(&site, json!({}));
     let second = next(&site, job);
-    // It was paused between its last look and this.
+    // The lost control node was suspended just before it sent the unit, and sends it now.
     site.fabric.run(&child, "e1");
     finish(&site, job, &second);
     assert!(!site.fabric.look(|units| units.started.contains(&child)));
@@ -138,7 +138,7 @@ fn what_was_accepted_by_a_go_node_that_does_not_have_it_may_still_run() {
     site.until("it to be held", || site.state(job) == JobState::Pending);
     site.pass(seconds(600));
     assert_eq!(site.job(job).job.attempts.len(), 1);
-    // Nobody waits for it any more.
+    // After a cancel nobody waits for the unit any more.
     site.operate(json!({"op": "job.cancel", "id": job.0}));
     site.soon("its end", || site.state(job) == JobState::Canceled);
     site.soon("nothing to be left", || site.fabric.left().is_empty());
@@ -165,7 +165,7 @@ fn what_its_node_refuses_since_it_promised_that_is_placed_again() {
     site.fabric.change(|units| units.is_full = true);
     let (_, job) = site.submit(json!({}));
     site.soon("it to be placed", || site.state(job) == JobState::Waiting);
-    // Another control node had the job for a moment, and did not come to write down what it was told.
+    // Another control node had the job for a moment and got the promise, but did not save it.
     let child = site.job(job).job.attempts[0].unit.to_string();
     site.fabric.change(|units| units.disclaimed.insert(child));
     site.fabric.change(|units| units.is_full = false);

@@ -12,7 +12,7 @@ fn finish(site: &Site, job: JobId, status: &str) {
     site.ended(job);
 }
 
-/// Submits while nothing is placed.
+/// Submits jobs while nothing is placed.
 fn queued(site: &Site, headers: impl IntoIterator<Item = Value>) -> Vec<JobId> {
     site.operate(json!({"op": "pause"}));
     let jobs = headers.into_iter().map(|header| site.submit(header).1).collect();
@@ -88,7 +88,7 @@ fn jobs_spread_over_nodes_and_no_node_gets_more_than_it_holds() {
     let room: u32 = ["e1", "e2", "e3"].iter().map(|node| site.instance(node).instance.capacity()).sum();
     let jobs = queued(&site, (0..room + 5).map(|_| json!({"impact": 1})));
     let running = || jobs.iter().filter(|job| site.state(**job) == JobState::Running).count();
-    // Control nodes need room too, one for each job.
+    // The control node needs capacity too: 1 for each job.
     let most = room.min(site.instance(OWN).instance.capacity()) as usize;
     site.until("all to be used", || running() == most);
     site.pass(seconds(2));

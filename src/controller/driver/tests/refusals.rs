@@ -1,4 +1,4 @@
-//! Submissions that are refused, and leave nothing: neither a unit nor a row.
+//! Submissions that are refused, and leave neither a unit nor a row.
 
 use super::site::stream;
 use super::streams::whole;
@@ -8,7 +8,7 @@ use crate::wire::NameHash;
 use crate::work::{Caller, Origin};
 use serde_json::json;
 
-/// Submits something bad. Returns the refusal.
+/// Submits a bad payload. Returns the refusal.
 fn refusal(site: &Site, payload: &[u8]) -> String {
     let why =
         site.submit_bytes(payload).expect_err(&String::from_utf8_lossy(&payload[..payload.len().min(200)]));

@@ -11,12 +11,12 @@ use crate::controller::store::Kept;
 use crate::rpc::UnitState;
 use crate::rpc::operation::{Answer, Operation, OperationRefusal, Rerun};
 use crate::work::Caller;
-use crate::work::jobs::{JobReport, JobUnit};
+use crate::work::jobs::{JobUnit, ShownJob};
 
-/// Bytes of a payload that is half there.
+/// How many bytes of a payload arrive.
 const HALF: usize = 300_000;
 
-/// A job that has ended, whose payload is not here any more.
+/// A job that has ended and whose payload is no longer here.
 fn ended_elsewhere(site: &Site, header: Value) -> JobId {
     let (unit, job) = site.submit(header);
     let child = site.running(job);
@@ -59,9 +59,9 @@ fn a_rerun_whose_payload_does_not_come_leaves_nothing() {
     for (answers, size, code, words) in [
         (Never, 0, "owner_away", "control node c2 cannot be reached: no route"),
         (Missing, 0, "not_found", "is not kept any more"),
-        (Whole, HALF + 1, "owner_away", "300000 of its 300001 bytes came"),
-        (Whole, HALF - 1, "owner_away", "more than its 299999 bytes came"),
-        (Stalling, HALF + 1, "owner_away", "sends nothing more"),
+        (Whole, HALF + 1, "owner_away", "300000 of its 300001 bytes arrived"),
+        (Whole, HALF - 1, "owner_away", "more than its 299999 bytes arrived"),
+        (Stalling, HALF + 1, "owner_away", "stopped sending"),
     ] {
         elsewhere.says(answers, &half, size);
         let refused = rerun(&site, job).unwrap_err();
@@ -104,8 +104,8 @@ fn a_job_whose_unit_is_gone_for_good_ends() {
     let site = Site::ready(&["e1"]);
     site.operate(json!({"op": "pause"}));
     let (unit, job) = site.submit(json!({}));
-    // As when the store keeps a rerun, and its answer is lost: the unit fails and goes.
-    let report = |unit: &JobUnit| JobReport {
+    // As if the store had saved a rerun and its answer was lost: the unit fails and is deleted.
+    let report = |unit: &JobUnit| ShownJob {
         state: UnitState::Failed,
         detail: "the store is away".to_owned(),
         extra: unit.extra(),

@@ -1,4 +1,4 @@
-//! Payloads and outputs whose time is over, or that are too many.
+//! Payloads and outputs that are too old or too many.
 
 use std::time::Instant;
 
@@ -9,11 +9,11 @@ use super::*;
 use crate::controller::core::JobId;
 use crate::controller::store::Kept;
 
-/// No round of housekeeping takes longer by the real clock.
+/// The longest time that a round of housekeeping may take by the real clock.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// More copies than are looked at in one transaction.
 const MANY: usize = 230;
-/// Those that cannot be deleted, which come first.
+/// How many copies cannot be deleted. They come first.
 const STUCK: usize = 205;
 
 fn set_bounds(site: &mut Site, change: impl FnOnce(&mut Bounds)) {
@@ -114,7 +114,7 @@ fn one_round_deletes_all_that_is_over_and_what_cannot_be_deleted_holds_up_nothin
     assert_eq!(payloads(&site), MANY);
     set_bounds(&mut site, |bounds| bounds.payload_retention = seconds(120));
     site.until("a payload to go", || payloads(&site) < MANY);
-    // The same round, as no time passes.
+    // This is still the same round, because no time passes.
     let begun = Instant::now();
     while payloads(&site) > STUCK {
         assert!(begun.elapsed() < DEADLINE, "{} are left", payloads(&site));

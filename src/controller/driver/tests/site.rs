@@ -1,5 +1,5 @@
-//! A control node in a directory of the test's own: processes of it begin and are killed, time passes when the test says
-//! so, and clients submit, cancel and look.
+//! A control node in a directory of the test's own. The test starts and kills the node's processes, lets time pass, and
+//! submits, cancels and looks as a client.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -19,15 +19,15 @@ use crate::controller::driver::JobDriver;
 use crate::controller::options::{ControllerOptions, Discovery};
 use crate::controller::projects::ProjectCache;
 use crate::controller::service::Service;
-use crate::controller::store::{self, InstanceRecord, JobDetail, Store};
+use crate::controller::store::{self, InstanceRecord, JobRecord, Store};
 use crate::rpc::UnitReport;
 use crate::rpc::operation::{Operation, OperationRefusal};
 use crate::rpc::request::SubmitRequest;
 use crate::wire::{NodeId, ServiceName};
 use crate::work::signing::{Signer, Verifier};
-use crate::work::{Caller, DialFailure, Dialer, Dialing, Leftovers, Options, Registry};
+use crate::work::{Caller, Dialer, Leftovers, Options, Registry, StreamDialing, StreamFailure};
 
-/// No wait lasts longer by the real clock.
+/// The longest time that a wait may take by the real clock.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How often nodes advertise themselves.
 const ADVERTISED_EVERY: Duration = Duration::from_secs(30);
@@ -43,7 +43,8 @@ pub(super) struct Site {
 /// A process of the control node.
 struct Process {
     runtime: Runtime,
-    /// Time passes only while the runtime has nothing else to wait for, and until this is dropped it has.
+    /// Keeps a blocking task waiting until dropped, because the paused clock advances by itself when the runtime is
+    /// idle.
     _still: mpsc::Sender<()>,
     driver: Arc<JobDriver>,
     registry: Registry,
@@ -53,8 +54,8 @@ struct Process {
 struct Nowhere(NodeId);
 
 impl Dialer for Nowhere {
-    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> Dialing {
-        Box::pin(async move { Err(DialFailure::Unreachable(format!("no route to node {node}"))) })
+    fn dial(&self, node: NodeId, _service: ServiceName, _tls: Option<String>) -> StreamDialing {
+        Box::pin(async move { Err(StreamFailure::Unreachable(format!("no route to node {node}"))) })
     }
 
     fn knows_profile(&self, _name: &str) -> bool {
@@ -90,10 +91,10 @@ impl Site {
         self.boot_while(async |_| ());
     }
 
-    /// The control node starts, and something happens until it has taken its units up.
+    /// The control node starts, and `meanwhile` runs while it takes up its units.
     pub(super) fn boot_while<T>(&mut self, meanwhile: impl AsyncFnOnce(&JobDriver) -> T) -> T {
         assert!(self.process.is_none());
-        // One thread keeps time still, the other does the work on files, in the order in which it is asked.
+        // One thread keeps time still; the other does the work on files in the order of the requests.
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).max_blocking_threads(2).build().unwrap();
         let (still, never) = mpsc::channel::<()>();
@@ -139,7 +140,7 @@ impl Site {
         done
     }
 
-    /// The same, which may be refused.
+    /// Like [`Self::operate`], but the operation may be refused.
     pub(super) fn ask(&self, operation: Value) -> Result<Value, OperationRefusal> {
         let operation = Operation::parse(operation.as_object().unwrap().clone())?;
         let (answer, stream) = self.run(self.process().service.operate(operation, &Caller::local()))?;
@@ -152,7 +153,7 @@ impl Site {
         self.operate(json!({"op": "instance.remove", "name": node, "dead": true}));
     }
 
-    /// The controller is reloaded.
+    /// The controller gets the changed options.
     pub(super) fn set_options(&self) {
         self.driver().base.settings.store(Arc::new(self.options.clone()));
         self.driver().on_settings();
@@ -162,13 +163,17 @@ impl Site {
         &self.process().driver
     }
 
-    /// Somebody else changes rows of the store, and nothing else happens.
+    pub(super) fn registry(&self) -> &Registry {
+        &self.process().registry
+    }
+
+    /// Somebody else changes rows of the store, unnoticed by the driver.
     pub(super) fn sql(&self, statement: &str) {
         let store = rusqlite::Connection::open(self.directory.path().join("store.db")).unwrap();
         store.execute_batch(statement).unwrap();
     }
 
-    /// The store is this older copy from now on. No process may live.
+    /// Replaces the store with this older copy. No process may be running.
     pub(super) fn restore(&self, older: &Path) {
         let store = self.directory.path().join("store.db");
         for file in ["store.db-wal", "store.db-shm"] {
@@ -201,12 +206,12 @@ impl Site {
     pub(super) fn settle(&self) {
         let store = self.driver().store.clone();
         self.run(async {
-            // As many as the driver's look at everything has steps.
+            // As many rounds as the driver's look at everything has steps.
             for _ in 0..8 {
                 for _ in 0..20 {
                     tokio::task::yield_now().await;
                 }
-                // One comes behind the writes that wait, one behind the reads, and one behind the work on files.
+                // Each call returns after the requests queued before it: writes, reads, and work on files.
                 store.remove_drained().await.unwrap();
                 store.now().await.unwrap();
                 tokio::task::spawn_blocking(|| ()).await.unwrap();
@@ -235,7 +240,7 @@ impl Site {
         self.settle();
     }
 
-    /// So much time passes.
+    /// Lets this much time pass.
     pub(super) fn pass(&self, span: Duration) {
         self.settle();
         let mut left = span;
@@ -246,7 +251,7 @@ impl Site {
         }
     }
 
-    /// One step, and a little more after a long one: what a timer wakes pauses before it looks again.
+    /// Moves time by one step, and a little more after a long one, because the driver pauses before it looks again.
     fn go(&self, step: Duration) -> Duration {
         const PAUSE: Duration = Duration::from_millis(10);
         self.advance(step);
@@ -273,13 +278,13 @@ impl Site {
         passed
     }
 
-    /// Waits for what must not take time that anybody notices.
+    /// Like [`Self::until`], but no noticeable time may pass.
     pub(super) fn soon(&self, what: &str, is_so: impl FnMut() -> bool) {
         let passed = self.until(what, is_so);
         assert!(passed <= seconds(1), "{what} took {passed:?}");
     }
 
-    /// Submits a payload. Returns its unit.
+    /// Submits a payload. Returns the job's unit.
     pub(super) fn submit_bytes(&self, payload: &[u8]) -> Result<String, String> {
         let registry = self.process().registry.clone();
         self.run(async {
@@ -299,7 +304,7 @@ impl Site {
         })
     }
 
-    /// Submits a job with this header, whose keys may be empty.
+    /// Submits a job with this header, which may have no keys.
     pub(super) fn submit(&self, header: Value) -> (String, JobId) {
         let unit = self.submit_bytes(&stream(header)).unwrap();
         let job = self.unit(&unit).unwrap().extra_data["JobID"].as_i64().unwrap();
@@ -310,7 +315,7 @@ impl Site {
         self.run(self.process().registry.status(unit)).ok()
     }
 
-    /// The units of this node, those of jobs alone.
+    /// The units of jobs on this node, but not the children.
     pub(super) fn units(&self) -> Vec<String> {
         let listed = self.run(self.process().registry.list(None)).unwrap();
         listed.keys().map(ToString::to_string).collect()
@@ -328,7 +333,7 @@ impl Site {
 
     pub(super) fn cancel_unit(&self, unit: &str) {
         let registry = self.process().registry.clone();
-        // The answer waits for the end, but not while time stands still.
+        // Runs in a task, because the answer waits for the end, which does not come while time stands still.
         let (name, caller) = (unit.to_owned(), Caller::local());
         self.run(async { drop(tokio::spawn(async move { registry.cancel(&name, &caller).await })) });
         let job = JobId(self.unit(unit).unwrap().extra_data["JobID"].as_i64().unwrap());
@@ -351,7 +356,7 @@ impl Site {
         self.directory.path().join(OWN).join(unit)
     }
 
-    pub(super) fn job(&self, id: JobId) -> JobDetail {
+    pub(super) fn job(&self, id: JobId) -> JobRecord {
         self.run(self.driver().store.detail(id)).unwrap()
     }
 
@@ -363,7 +368,7 @@ impl Site {
         self.job(id).row.explanation
     }
 
-    pub(super) fn jobs(&self) -> Vec<JobDetail> {
+    pub(super) fn jobs(&self) -> Vec<JobRecord> {
         let page = self.run(self.driver().store.list(Default::default(), 1000)).unwrap();
         page.jobs.iter().rev().map(|row| self.job(row.id)).collect()
     }
@@ -388,8 +393,8 @@ impl Site {
         self.fabric.running(job.0).unwrap()
     }
 
-    /// Waits for the end of a job and of what is left of it.
-    pub(super) fn ended(&self, job: JobId) -> JobDetail {
+    /// Waits until a job has ended and nothing more is expected from its attempts.
+    pub(super) fn ended(&self, job: JobId) -> JobRecord {
         self.until("the job to end", || {
             let job = self.job(job);
             job.row.state.is_final() && job.job.attempts.iter().all(|attempt| attempt.swept)
@@ -406,7 +411,7 @@ impl Drop for Site {
     }
 }
 
-/// Another test that starts a process at this moment holds every file for as long as it takes to start it.
+/// Retries, because another test that is starting a process holds all open files until the process has started.
 async fn open(options: &store::Options, node: &InstanceName) -> Store {
     let begun = Instant::now();
     loop {

@@ -16,7 +16,7 @@ pub(super) fn begun() -> Vec<u8> {
         .concat()
 }
 
-/// Events from one counter to another, with a sign of life between each two.
+/// Events from one counter to another, each followed by a keepalive.
 pub(super) fn events(from: u64, to: u64) -> Vec<u8> {
     let event = |counter: u64| {
         let alive = line(json!({"event": "keepalive", "counter": 0, "uuid": 0}));
@@ -31,16 +31,27 @@ pub(super) fn recap(counter: u64, ok: u64) -> Vec<u8> {
     line(json!({"counter": counter, "uuid": "u", "event": "playbook_on_stats", "event_data": data}))
 }
 
+/// A task that failed on a host, and the recap.
+pub(super) fn failed(counter: u64, task: &str) -> Vec<u8> {
+    let res = json!({"msg": "non-zero return code", "rc": 1});
+    let data = json!({"host": "web1", "task": task, "res": res});
+    let recap = json!({"failures": {"web1": 1}, "processed": {"web1": 1, "web2": 1}});
+    let event = |counter, name: &str, data: Value| {
+        line(json!({"counter": counter, "uuid": "u", "event": name, "event_data": data}))
+    };
+    [event(counter, "runner_on_failed", data), event(counter + 1, "playbook_on_stats", recap)].concat()
+}
+
 pub(super) fn status(status: &str) -> Vec<u8> {
     line(json!({"status": status}))
 }
 
-/// A zip of that many bytes, and the end line.
+/// A zip of this many bytes, and the end line.
 pub(super) fn artifacts(bytes: usize) -> Vec<u8> {
     sent(&vec![7; bytes])
 }
 
-/// A zip of the runner's files, in which that many bytes of output precede the exit code; then the end line.
+/// A zip of the runner's files, in which this many bytes of output precede the exit code, and the end line.
 pub(super) fn exit_code(code: &str, bytes: usize) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
@@ -61,8 +72,8 @@ pub(super) fn whole(lines: u64, end: &str) -> Vec<u8> {
     [begun(), events(1, lines), recap(lines + 1, lines), status(end), artifacts(500)].concat()
 }
 
-/// What `ansible-runner process` makes of a stream: its statuses, the counters of its events, and why it ended. It ends at
-/// the end line, at the end of the stream, and at a line that is no JSON.
+/// What `ansible-runner process` makes of a stream: its statuses, the counters of its events, and why it ended. It
+/// stops at the end line, at the end of the stream, or at a line that is not JSON.
 pub(super) fn process(mut stream: &[u8]) -> (Vec<String>, Vec<u64>, &'static str) {
     let (mut statuses, mut counters) = (Vec::new(), Vec::new());
     loop {

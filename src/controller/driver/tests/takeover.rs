@@ -1,4 +1,4 @@
-//! Jobs of a control node that was lost, taken over by this one.
+//! Jobs that this control node takes over from a lost one.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::elsewhere::{OTHER, Owner};
 use super::streams::whole;
 use super::*;
 use crate::controller::core::{Group, JobId};
-use crate::controller::store::{GroupRecord, Registry};
+use crate::controller::store::{GroupRecord, InstanceRegistry};
 
 /// Waits until this control node has the job of the other one, which is silent from now on.
 pub(super) fn take_over(site: &Site, job: JobId) {
@@ -16,7 +16,7 @@ pub(super) fn take_over(site: &Site, job: JobId) {
     assert!(passed <= seconds(60), "{passed:?}");
 }
 
-/// The child of a job runs, is followed to its end, and was the only one.
+/// Lets the running child of a job end, and checks that it was followed and was the only child.
 fn finish(site: &Site, job: JobId, child: &str) {
     assert_eq!(site.running(job), child);
     site.fabric.write(child, &whole(2, "successful"));
@@ -27,7 +27,7 @@ fn finish(site: &Site, job: JobId, child: &str) {
     assert_eq!(site.fabric.left(), [""; 0]);
 }
 
-/// A job whose unit this control node can follow at the sixth try alone.
+/// A job whose child this control node can follow only at the sixth try.
 fn follow_at_last(is_accepted: bool) {
     let site = Site::ready(&["e1"]);
     let other = Owner::start(&site);
@@ -63,7 +63,7 @@ fn a_pod_is_followed_once_the_credential_for_its_cluster_is_there() {
     group.cluster = Some("missing".into());
     group.pod_spec_override =
         Some(json!({"spec": {"containers": [{"name": "worker", "image": "i"}]}}).to_string());
-    let create = move |registry: &mut Registry, _| registry.create_group(group.clone());
+    let create = move |registry: &mut InstanceRegistry, _| registry.create_group(group.clone());
     site.run(site.driver().store.change_registry(None, create)).unwrap();
     let other = Owner::start(&site);
     let job = other.submit_to("pods".into(), "theirs");
@@ -73,7 +73,7 @@ fn a_pod_is_followed_once_the_credential_for_its_cluster_is_there() {
     take_over(&site, job);
     site.pass(seconds(10));
     assert_eq!(site.state(job), JobState::Running, "{}", site.explanation(job));
-    let mend = |registry: &mut Registry, _| {
+    let mend = |registry: &mut InstanceRegistry, _| {
         registry.group_mut(&"pods".into())?.cluster = None;
         Ok(())
     };

@@ -1,11 +1,11 @@
-//! What the store remembers of its clock, and what is not decided by one that it does not believe.
+//! What the store remembers of its clock, and that nothing is decided by a clock that is doubted.
 
 use super::*;
 use crate::controller::core::ClockRecord;
 
 both![a_clock_far_ahead_is_doubted_until_an_operator_confirms_it, a_step_of_the_clock_times_out_nobody,];
 
-/// As if the store had last been used that long ago.
+/// Makes the store look as if it was last used that many days ago.
 async fn age(store: &Store, days: i64) {
     let back = days * 24 * 60 * 60 * 1000;
     store

@@ -1,9 +1,9 @@
-//! A store in another one.
+//! Copies of a store into another one.
 
 use super::*;
 use crate::controller::store::sql::{Row, Sql, SqlValue};
 
-/// All rows of all tables, but for what only one of two stores has.
+/// All rows of all tables, in a form in which two databases can be compared.
 async fn rows(store: &Store) -> Vec<(&'static str, Vec<Vec<SqlValue>>)> {
     let read = |sql: &mut dyn Sql| {
         let tables = [
@@ -18,7 +18,7 @@ async fn rows(store: &Store) -> Vec<(&'static str, Vec<Vec<SqlValue>>)> {
                 .map(Row::into_values)
                 .collect();
             for value in rows.iter_mut().flatten() {
-                // SQLite does not say of what type nothing is.
+                // SQLite does not tell the type of a null.
                 if *value == SqlValue::Text(None) {
                     *value = SqlValue::Int(None);
                 }
@@ -31,10 +31,10 @@ async fn rows(store: &Store) -> Vec<(&'static str, Vec<Vec<SqlValue>>)> {
     store.read(read).await.unwrap()
 }
 
-/// A store with jobs in all states, and another, empty one; both closed.
+/// Fills a store with more rows than one part of a copy has, closes it, and returns its rows.
 async fn filled(site: &Site) -> Vec<(&'static str, Vec<Vec<SqlValue>>)> {
     let (store, c1) = site.ready().await;
-    // More than one part.
+    // More jobs than one part has.
     for n in 0..120 {
         submit(&store, &format!("u{n}")).await;
     }
@@ -43,7 +43,7 @@ async fn filled(site: &Site) -> Vec<(&'static str, Vec<Vec<SqlValue>>)> {
     for n in 0..1_200 {
         store.record(audit(n)).await.unwrap();
     }
-    // The highest number is of a job that is gone.
+    // The job with the highest number is deleted.
     let last = submit(&store, "last").await;
     store.cancel(None, last).await.unwrap();
     store
@@ -62,11 +62,11 @@ async fn goes_round(first: Site, second: Site) {
     let leases = |(table, _): &&(&str, _)| *table != "lease";
     let (now, was) = (rows(&copy).await, before);
     assert_eq!(now.iter().filter(leases).collect::<Vec<_>>(), was.iter().filter(leases).collect::<Vec<_>>());
-    // A number is not used again, though its job is gone.
+    // The number of the deleted job is not used again.
     assert_eq!(submit(&copy, "later").await, JobId(122));
 }
 
-/// Nobody is waited for.
+/// Deletes all leases, so that a copy waits for nobody.
 async fn forget_leases(site: &Site) {
     let store = site.open().await;
     store.write(|sql| sql.execute("DELETE FROM lease", &[]).map(drop)).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_copy_that_was_interrupted_is_no_store_until_it_is_repeated() {
     half.write(|sql| schema::set(sql, "unfinished_copy", "")).await.unwrap();
     drop(half);
     let error = Store::open(&second.options, &"c1".into()).await.unwrap_err().to_string();
-    assert!(error.contains("has not ended: repeat `meshctl controller copy`"), "{error}");
+    assert!(error.contains("was not finished: repeat `meshctl controller copy`"), "{error}");
     assert_eq!(copy_store(&first.options, &second.options).await.unwrap(), 120);
     assert_eq!(rows(&second.open().await).await, rows(&first.open().await).await);
 }
@@ -106,5 +106,5 @@ async fn a_store_with_jobs_is_not_replaced() {
     submit(&other, "mine").await;
     drop(other);
     let error = copy_store(&first.options, &second.options).await.unwrap_err().to_string();
-    assert_eq!(error, "it has 1 jobs: a store is copied into an empty one");
+    assert_eq!(error, "it has 1 jobs: a store can only be copied into an empty one");
 }

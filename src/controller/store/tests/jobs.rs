@@ -41,7 +41,7 @@ async fn a_job_is_submitted_once(site: Site) {
     let id = store.submit(first.clone(), 9).await.unwrap();
     assert!(matches!(id, Submitted::New(_)));
     let known = Submitted::Known(id.id());
-    // The same unit, for instance because the answer was lost.
+    // The same unit again, for instance because the answer was lost.
     assert_eq!(store.submit(first.clone(), 9).await.unwrap(), known);
     let second = Submission { unit: "u2".into(), ..first.clone() };
     assert_eq!(store.submit(second.clone(), 9).await.unwrap(), known);
@@ -61,7 +61,7 @@ async fn a_job_is_submitted_once(site: Site) {
     let other = Submission { kind: JobKind::AdHoc, ..second };
     let refused = store.submit(other, 9).await.unwrap_err();
     assert!(matches!(refused, Error::KeyTaken { kind: JobKind::Job, .. }), "{refused}");
-    assert_eq!(store.list(JobFilter::default(), 50).await.unwrap().jobs.len(), 1);
+    assert_eq!(store.list(JobSelection::default(), 50).await.unwrap().jobs.len(), 1);
     assert_eq!(store.holders(id.id(), Kept::Payload).await.unwrap(), [("c1".into(), "u1".into())]);
 }
 
@@ -79,7 +79,7 @@ async fn a_submission_that_cannot_be_is_refused_and_leaves_nothing(site: Site) {
     let full = store.submit(submission("u2"), 1).await;
     assert!(matches!(full, Err(Error::Full(1))));
     assert_eq!(number(&store, "SELECT count(*) FROM job").await, 1);
-    // Its payload, and its output.
+    // One row for its payload, and one for its output.
     assert_eq!(number(&store, "SELECT count(*) FROM holder").await, 2);
 }
 
@@ -174,7 +174,7 @@ async fn a_further_attempt_begins_without_the_result_of_the_former(site: Site) {
     assert_eq!((former.row.state, former.row.rc), (JobState::Pending, Some(4)));
     assert_eq!(store.recap(id, 0, 9).await.unwrap().hosts.len(), 1);
     assert_eq!(place(&store, &c1).await, [id]);
-    // What the former one still sends is not the result of this one.
+    // Late figures of the former attempt are not those of this one.
     let late = Figures { rc: Some(4), recap, events: 9, ..figures_of(1) };
     assert!(matches!(store.count(c1.clone(), id, late).await, Err(Error::Fenced(_))));
     store.count(c1, id, Figures { events: 3, ..figures_of(2) }).await.unwrap();
@@ -196,7 +196,7 @@ async fn a_final_state_stays(site: Site) {
     assert_eq!(accept(&store, &c1, id).await.unwrap(), ended);
     let late = store.count(c1.clone(), id, Figures { events: 9, ..figures_of(1) }).await;
     assert!(matches!(late, Err(Error::Fenced(_))));
-    // What nobody else does: a save that began with an older state.
+    // A save that began with an older state, which no verb makes.
     let before = Job { state: JobState::Running, finished: None, ..ended.clone() };
     let after = Job { state: JobState::Canceled, ..before.clone() };
     assert!(
@@ -276,7 +276,7 @@ async fn a_quota_makes_the_job_wait(site: Site) {
     assert_eq!(store.job(id).await.unwrap(), job);
     assert_eq!(place(&store, &c1).await, []);
     assert_eq!(store.job(id).await.unwrap().explanation, "waiting for a quota: exceeded quota: pods");
-    // By the one who passes, and by no step of the store's clock.
+    // The clock of the process that makes the pass decides, not the store's clock.
     let mut waits = Waits::default();
     let mut placed_at = async |seconds: i64| {
         waits.now = Time(seconds * 1000);
@@ -313,7 +313,7 @@ async fn a_pending_job_is_explained(site: Site) {
     let large = store.submit(Submission { impact: 500, ..submission("u1") }, 9).await.unwrap().id();
     let large2 = store.submit(Submission { impact: 500, ..submission("u2") }, 9).await.unwrap().id();
     let waits = store.submit(Submission { impact: 500, ..submission("u3") }, 9).await.unwrap().id();
-    // An idle instance takes what is too large for it.
+    // An idle instance takes a job that is too large for it.
     assert_eq!(place(&store, &c1).await, [large, large2]);
     assert_eq!(store.job(waits).await.unwrap().explanation, "waiting for capacity in default");
     let patience = Patience::default;

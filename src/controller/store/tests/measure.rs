@@ -1,4 +1,4 @@
-//! Figures: lists, passes and submissions with a history of 200,000 jobs.
+//! Measures lists, passes and submissions with a history of 200,000 jobs.
 //!
 //! `cargo test --profile dist --lib store::tests::measure -- --ignored --nocapture`
 
@@ -145,46 +145,46 @@ async fn fill(store: &Store) {
     }
 }
 
-fn filters() -> Vec<(&'static str, JobFilter)> {
-    let all = JobFilter::default;
+fn filters() -> Vec<(&'static str, JobSelection)> {
+    let all = JobSelection::default;
     let middle = Time(START + JOBS / 2 * 60_000);
     let label = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     vec![
         ("everything", all()),
-        ("the last page", JobFilter { before: Some(JobId(40)), ..all() }),
-        ("since the middle", JobFilter { since: Some(middle), ..all() }),
-        ("until the middle", JobFilter { until: Some(middle), ..all() }),
+        ("the last page", JobSelection { before: Some(JobId(40)), ..all() }),
+        ("since the middle", JobSelection { since: Some(middle), ..all() }),
+        ("until the middle", JobSelection { until: Some(middle), ..all() }),
         (
             "one hour in the middle",
-            JobFilter { since: Some(middle), until: Some(middle + Duration::from_secs(3600)), ..all() },
+            JobSelection { since: Some(middle), until: Some(middle + Duration::from_secs(3600)), ..all() },
         ),
-        ("a state, one in 1000", JobFilter { states: vec![JobState::Error], ..all() }),
-        ("a state that none has", JobFilter { states: vec![JobState::Canceled], ..all() }),
+        ("a state, one in 1000", JobSelection { states: vec![JobState::Error], ..all() }),
+        ("a state that none has", JobSelection { states: vec![JobState::Canceled], ..all() }),
         (
             "that state, until the middle",
-            JobFilter { states: vec![JobState::Canceled], until: Some(middle), ..all() },
+            JobSelection { states: vec![JobState::Canceled], until: Some(middle), ..all() },
         ),
-        ("a kind, one in 5000", JobFilter { kinds: vec![JobKind::System], ..all() }),
-        ("a common name", JobFilter { name: Some("site-1".into()), ..all() }),
-        ("a name that only the oldest have", JobFilter { name: Some("rare-".into()), ..all() }),
-        ("a name that none has", JobFilter { name: Some("none".into()), ..all() }),
-        ("a label of every second", JobFilter { labels: label("env", "prod"), ..all() }),
-        ("a label, one in 4999", JobFilter { labels: label("rare", "yes"), ..all() }),
-        ("a label that none has", JobFilter { labels: label("env", "none"), ..all() }),
+        ("a kind, one in 5000", JobSelection { kinds: vec![JobKind::System], ..all() }),
+        ("a common name", JobSelection { name: Some("site-1".into()), ..all() }),
+        ("a name that only the oldest have", JobSelection { name: Some("rare-".into()), ..all() }),
+        ("a name that none has", JobSelection { name: Some("none".into()), ..all() }),
+        ("a label of every second", JobSelection { labels: label("env", "prod"), ..all() }),
+        ("a label, one in 4999", JobSelection { labels: label("rare", "yes"), ..all() }),
+        ("a label that none has", JobSelection { labels: label("env", "none"), ..all() }),
         (
             "a common and a rare label",
-            JobFilter {
+            JobSelection {
                 labels: label("env", "prod").into_iter().chain(label("rare", "yes")).collect(),
                 ..all()
             },
         ),
         (
             "a common label and no such name",
-            JobFilter { labels: label("env", "prod"), name: Some("none".into()), ..all() },
+            JobSelection { labels: label("env", "prod"), name: Some("none".into()), ..all() },
         ),
         (
             "group, node, kind, since, state",
-            JobFilter {
+            JobSelection {
                 group: Some("default".into()),
                 node: Some("e1".into()),
                 kinds: vec![JobKind::Job],

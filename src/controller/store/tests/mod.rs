@@ -2,6 +2,7 @@
 
 mod clock;
 mod copies;
+mod documents;
 mod jobs;
 mod lists;
 mod measure;
@@ -49,7 +50,7 @@ macro_rules! both {
 }
 use both;
 
-/// A database of its own, which stores open.
+/// A database of one test, which stores open.
 struct Site {
     options: Options,
     _directory: Option<tempfile::TempDir>,
@@ -93,7 +94,7 @@ impl Site {
 }
 
 async fn register(store: &Store, nodes: &'static [(&'static str, NodeType)]) {
-    let add = move |registry: &mut Registry, now| {
+    let add = move |registry: &mut InstanceRegistry, now| {
         for (name, node_type) in nodes {
             let name = InstanceName::from(*name);
             let mut record = InstanceRecord::register(name.clone(), *node_type, true, now);
@@ -121,17 +122,17 @@ async fn beat(store: &Store, fence: &Fence, nodes: &[&str]) {
     store.heartbeat(fence.clone(), LeaseTimes::default(), seen).await.unwrap();
 }
 
-/// Takes over from one that was seen to do nothing for long enough.
+/// Takes over from a control node, as if it had done nothing for long enough.
 async fn take_over(store: &Store, by: &Fence, node: &str, on_loss: OnLoss) {
     let leases = store.leases().await.unwrap();
     let lost = leases.into_iter().find(|lease| lease.node.as_str() == node).unwrap();
     store.take_over(by.clone(), lost, on_loss).await.unwrap();
 }
 
-/// Nothing was counted of an attempt.
+/// Figures of an attempt of which nothing was counted.
 fn figures_of(attempt: u32) -> Figures {
     let attempt = crate::controller::core::AttemptNo(attempt);
-    Figures { attempt, events: 0, output_bytes: 0, rc: None, revision: None, recap: None }
+    Figures { attempt, events: 0, output_bytes: 0, rc: None, revision: None, recap: None, failure: None }
 }
 
 fn submission(unit: &str) -> Submission {
@@ -196,7 +197,7 @@ fn audit(op: &str) -> Audit {
     Audit { who: "unix:0".into(), op: op.into(), target: "it".into() }
 }
 
-/// Runs SQL of the test's own.
+/// Runs a statement of a test.
 async fn sql(store: &Store, statement: &'static str) {
     store.write(move |sql| sql.execute(statement, &[])).await.unwrap();
 }

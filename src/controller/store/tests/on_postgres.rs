@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::controller::store::sql::{Sql, values};
-use crate::controller::store::turn::{self, Lock};
+use crate::controller::store::turn::{self, TurnLock};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_wakes_the_other_control_node() {
@@ -65,7 +65,7 @@ async fn a_user_without_rights_is_told_so_by_the_server() {
         let options = Options::parse(url, None, Path::new("")).unwrap();
         Store::open(&options, &"c1".into()).await
     };
-    // The schema is there, and none of its tables is for this user.
+    // The user may use the schema, but none of its tables.
     let store = open(&url).await.unwrap();
     store.write(|sql| sql.batch("GRANT USAGE ON SCHEMA meshd TO nobody_here")).await.unwrap();
     let refused = open(&url.replace("meshd@", "nobody_here@")).await.unwrap_err();
@@ -73,7 +73,7 @@ async fn a_user_without_rights_is_told_so_by_the_server() {
     assert!(refused.to_string().ends_with("(42501)"), "{refused}");
 }
 
-/// A transaction that has done something, and does not end before it is told to.
+/// A transaction that has done its work, and ends only when it is told to.
 struct Held {
     release: std::sync::mpsc::Sender<()>,
     holder: tokio::task::JoinHandle<Result<(), Error>>,
@@ -113,9 +113,9 @@ impl Held {
     }
 }
 
-/// Returns once so many transactions wait for a lock, or a task has ended.
+/// Returns once that many transactions wait for a lock, or a task has ended.
 async fn until_waiting<T>(store: &Store, count: i64, task: &tokio::task::JoinHandle<T>) {
-    // A row that is locked is waited for as the transaction that has it.
+    // A transaction that waits for a locked row waits for the one that locked it, so blocked processes are counted.
     const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
         AND cardinality(pg_blocking_pids(pid)) > 0";
     let begun = std::time::Instant::now();
@@ -131,7 +131,7 @@ async fn one_pass_at_a_time() {
     let (here, c1) = site.ready().await;
     let there = Store::open(&site.options, &"c2".into()).await.unwrap();
     let held = Held::after(&there, |sql| {
-        assert!(turn::try_lock(sql, Lock::Pass)?);
+        assert!(turn::try_lock(sql, TurnLock::Pass)?);
         Ok(())
     });
     let held = held.await;
@@ -147,7 +147,7 @@ async fn one_pass_at_a_time() {
     assert_eq!(here.turn_holder().await.unwrap(), None);
 }
 
-/// A connection of a role that may connect, and has no other right but those.
+/// A connection of a role that may connect, and has only the rights that the test gives it.
 async fn connection_of(role: &str, url: &str) -> tokio_postgres::Client {
     let url = url.replace("meshd@", &format!("{role}@"));
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
@@ -261,7 +261,7 @@ async fn lost_connections_are_replaced() {
         assert_eq!(store.job(id).await.unwrap().id, id);
     }
     place(&store, &c1).await;
-    // In the middle of a transaction nothing is known, and nothing was changed.
+    // If the connection is lost within a transaction, the store is away and nothing has changed.
     let doomed = store.write(|sql| {
         sql.execute("DELETE FROM attempt", &[])?;
         sql.query("SELECT pg_terminate_backend(pg_backend_pid())::int", &[])?;
@@ -269,7 +269,7 @@ async fn lost_connections_are_replaced() {
     });
     assert!(matches!(doomed.await, Err(Error::Away(_))));
     assert_eq!(store.job(id).await.unwrap().attempts.len(), 1);
-    // It listens again: another store's change arrives.
+    // The store listens again: another store's change arrives.
     let other = Store::open(&site.options, &"c2".into()).await.unwrap();
     changes.mark_unchanged();
     let arrives = async {
@@ -312,7 +312,7 @@ async fn the_password_is_read_from_a_private_file() {
     assert!(!format!("{store:?} {options:?}").contains("horse"));
     let without = Options::parse(&url, None, Path::new("")).unwrap();
     assert!(matches!(Store::open(&without, &"c1".into()).await, Err(Error::Away(_))));
-    // Another one in the file counts for the next connection.
+    // A new password in the file counts from the next connection on.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&file, "wrong").unwrap();
     let refused = Store::open(&options, &"c1".into()).await.unwrap_err();

@@ -19,7 +19,7 @@ async fn a_second_process_is_refused_by_name() {
     assert!(text.contains(&format!("node c1, process {}", std::process::id())), "{text}");
     assert!(text.contains("store.db"), "{text}");
     drop(store);
-    // A process that another test forks has the lock until it runs its program.
+    // A process that another test forks keeps the lock until it runs its program.
     let deadline = Instant::now() + Duration::from_secs(30);
     while let Err(error) = Store::open(&site.options, &"c2".into()).await {
         assert!(matches!(error, Error::Held { .. }) && Instant::now() < deadline, "{error}");
@@ -55,7 +55,7 @@ async fn free_pages_and_the_log_keep_their_space_on_disk() {
     for n in 0..40 {
         let text = "x".repeat(100_000);
         store.write(move |sql| schema::set(sql, &format!("k{n}"), &text)).await.unwrap();
-        // The next commit is answered after the reserve was looked at.
+        // The next commit is answered only after the reserve was topped up.
         store.write(|_| Ok(())).await.unwrap();
         assert!(count("freelist_count") >= 256, "{}", count("freelist_count"));
         assert!(on_disk(site.path()) >= u64::from(count("page_count") * count("page_size")));
@@ -90,7 +90,7 @@ async fn writes_that_wait_share_a_commit() {
     let site = Site::sqlite();
     let store = site.open().await;
     let before = *store.changes().borrow();
-    // While one write holds the writer, others gather behind it.
+    // While one write holds the writer, others queue up after it.
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = parking_lot::Mutex::new(wait);
     let (begin, begun) = std::sync::mpsc::channel::<()>();
@@ -137,7 +137,7 @@ async fn a_write_that_fails_undoes_nothing_else() {
         assert_eq!(write.await.unwrap(), at % 2 == 0);
     }
     assert_eq!(number(&store, "SELECT count(*) FROM job").await, 30);
-    // Halfway through.
+    // A write that fails halfway through changes nothing.
     let failed = store.write(|sql| {
         sql.execute("DELETE FROM job", values![])?;
         Err::<(), _>(Error::Conflict("no".into()))
@@ -200,7 +200,7 @@ async fn a_backup_under_load_is_whole_and_can_be_restored() {
     assert_eq!(number(&store, "SELECT count(*) FROM lock").await, 2 * jobs);
     assert_eq!(number(&store, "SELECT count(*) FROM holder").await, 2 * jobs);
     drop(store);
-    // Neither garbage nor another database takes its place.
+    // Neither garbage nor another program's database replaces the store.
     fs::write(&backup, "no database at all, but long enough to look at: ".repeat(100)).unwrap();
     assert!(restore(&backup, site.path()).is_err());
     fs::remove_file(&backup).unwrap();
@@ -214,10 +214,10 @@ async fn times_do_not_go_back_with_the_clock() {
     let site = Site::sqlite();
     let store = site.open().await;
     let first = submit(&store, "u1").await;
-    // As a clock that was ahead has left it.
+    // A clock that was ahead would have left this.
     sql(&store, "UPDATE job SET created = created + 3600000").await;
     let second = submit(&store, "u2").await;
     let created = |page: JobPage| page.jobs.iter().map(|job| (job.id, job.created)).collect::<Vec<_>>();
-    let rows = created(store.list(JobFilter::default(), 9).await.unwrap());
+    let rows = created(store.list(JobSelection::default(), 9).await.unwrap());
     assert_eq!(rows, [(second, rows[1].1), (first, rows[1].1)]);
 }

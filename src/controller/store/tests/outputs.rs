@@ -17,7 +17,7 @@ fn held(unit: &str, end: OutputEnd) -> Option<HeldOutput> {
     Some(HeldOutput { unit: unit.into(), end })
 }
 
-/// The first attempt of a job succeeds, with what its owner has of its output.
+/// Ends a job's first attempt with success, and with the output that its owner has.
 async fn succeed(store: &Store, by: &Fence, id: JobId, output: Option<HeldOutput>) -> Result<Job, Error> {
     let (ended, figures) = (evidence(FinalStatus::Successful), Figures { output_bytes: 70, ..figures_of(1) });
     let report = move |job: &mut crate::controller::core::Driven<'_>, now| job.on_ended(N, &ended, now);
@@ -47,7 +47,7 @@ async fn an_end_names_the_output_and_who_has_it(site: Site) {
     assert_eq!((detail.complete.clone(), detail.output_end()), (vec![("c1".into(), "u1".into())], Some(END)));
     let is_whole = |node: &str, size| detail.is_whole(&node.into(), "u1", size);
     assert!(is_whole("c1", 70) && !is_whole("c1", 69) && !is_whole("c2", 70));
-    // What is known stays.
+    // An end that is known stays.
     let other = OutputEnd { bytes: 71, hash: None };
     let again =
         store.drive_to_end(c1.clone(), (id, N), None, held("u1", other), |_, _| Ok(())).await.unwrap();
@@ -78,12 +78,12 @@ async fn the_output_is_lost_with_the_last_complete_copy(site: Site) {
         sweep(&store, &c1, id).await;
     }
     let lost = async |id| store.detail(id).await.unwrap().output_lost;
-    // What its user releases is not lost.
+    // Output that its user releases is not lost.
     store.let_go_unit("c1".into(), "u2".into(), &Kept::ALL).await.unwrap();
     sql(&store, "UPDATE lease SET epoch = epoch / 4294967296 * 4294967296 WHERE node = 'c1'").await;
     store.declare_dead(audit("instance.remove"), "c1".into()).await.unwrap();
     assert_eq!((lost(released).await, lost(dead).await), (None, Some("c1".into())));
-    // The other copy had come to its end all the same.
+    // The other copy was complete after all, so the output is not lost.
     store.hold_complete((dead, N), "c2".into(), vec!["copy of u1".into()]).await.unwrap();
     assert_eq!(lost(dead).await, None);
     sql(&store, "UPDATE lease SET epoch = epoch / 4294967296 * 4294967296 WHERE node = 'c2'").await;

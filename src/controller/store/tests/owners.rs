@@ -23,7 +23,7 @@ async fn look(watch: &mut LeaseWatch, store: &Store, at: i64) -> Vec<Lease> {
     watch.lost(now, &times)
 }
 
-/// Watches for so long that who does nothing is lost.
+/// Watches long enough for an idle control node to be lost.
 async fn lost(store: &Store) -> Vec<Lease> {
     let mut watch = LeaseWatch::default();
     for at in [0, 10, 20, 30] {
@@ -70,7 +70,7 @@ async fn a_lost_owner_is_taken_over_and_fenced(site: Site) {
     assert_eq!(moved, [(running, c2.clone()), (sent, c2.clone())]);
     assert_eq!(store.job(running).await.unwrap().state, JobState::Running);
     assert_eq!(store.job(sent).await.unwrap().state, JobState::Waiting);
-    // It comes back: whatever it writes changes nothing.
+    // The lost owner comes back: nothing that it writes changes anything.
     assert!(matches!(end(&store, &c1, running, FinalStatus::Failed).await, Err(Error::Fenced(_))));
     let beat = store.heartbeat(c1.clone(), LeaseTimes::default(), Vec::new()).await;
     assert!(matches!(beat, Err(Error::Fenced(_))));
@@ -159,7 +159,7 @@ async fn an_instance_that_nobody_sees_is_lost_with_its_attempts(site: Site) {
     let mut losses = Losses::default();
     for at in (0..=190).step_by(10) {
         assert_eq!(losses, Losses::default(), "before {at} s");
-        // Whatever the store's clock says.
+        // The times in the store must not matter.
         sql(&store, "UPDATE seen SET at = 1").await;
         let seen =
             others.iter().map(|name| Observed { instance: (*name).into(), reachable: true, again: true });
@@ -171,13 +171,13 @@ async fn an_instance_that_nobody_sees_is_lost_with_its_attempts(site: Site) {
     assert_eq!(losses.instances, std::slice::from_ref(&node));
     assert_eq!(losses.attempts, [(id, AttemptNo(1))]);
     assert_eq!(store.job(id).await.unwrap().state, JobState::Failed);
-    let state = |registry: Registry| {
+    let state = |registry: InstanceRegistry| {
         let found = registry.instances.into_iter().find(|record| record.instance.name == node);
         found.map(|record| (record.instance.node_state, record.instance.health_due.is_some()))
     };
     assert_eq!(state(store.registry().await.unwrap()), Some((NodeState::Unavailable, false)));
     assert_eq!(store.judge_losses(c1.clone(), patience, BTreeMap::new()).await.unwrap(), Losses::default());
-    // It is seen again: its health is to be checked.
+    // The node is seen again: its health is to be checked.
     beat(&store, &c1, &[node.as_str()]).await;
     assert_eq!(state(store.registry().await.unwrap()), Some((NodeState::Unavailable, true)));
 }

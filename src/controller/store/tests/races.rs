@@ -49,7 +49,7 @@ async fn passes_and_submissions_at_once_place_each_job_once(site: Site) {
     assert!(overview.loads.instances.iter().all(|load| load.consumed <= load.capacity));
 }
 
-/// What is known of each job after every step.
+/// What the steps so far have shown of each job.
 #[derive(Default)]
 struct Watch {
     finals: BTreeMap<JobId, Job>,
@@ -92,7 +92,7 @@ async fn histories_keep_the_promises(site: Site) {
     assert!(watch.fenced > 10, "{}", watch.fenced);
 }
 
-/// Two control nodes, of which each may be fenced and not know it, act at random.
+/// Two control nodes act at random. Each may be fenced without knowing it.
 async fn history(store: &Store, watch: &mut Watch, mut dice: Dice) {
     let owners = [start(store, "c1").await, start(store, "c2").await];
     // Former fences stay in use.
@@ -141,7 +141,8 @@ async fn history(store: &Store, watch: &mut Watch, mut dice: Dice) {
     }
 }
 
-/// One report or request. A report with another fence than the job's must change nothing; returns whether it was one.
+/// Makes one report or request. A report with another fence than the job's must change nothing. Returns whether the
+/// report was fenced.
 async fn act(store: &Store, dice: &mut Dice, fence: Fence, id: JobId, random: u64) -> bool {
     let before = store.job(id).await.unwrap();
     if random == 9 && dice.below(3) == 0 {

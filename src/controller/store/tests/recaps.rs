@@ -33,7 +33,7 @@ async fn a_recap_replaces_the_one_before_and_is_read_by_pages(site: Site) {
     count(Some(recap([("gone", plain)], 0))).await.unwrap();
     let second = recap([("a", plain), ("b", failed), ("c", plain), ("d", dark), ("e", plain)], 7);
     count(Some(second.clone())).await.unwrap();
-    // What is counted without one leaves it.
+    // Figures without a recap leave the saved one.
     count(None).await.unwrap();
     let page = store.recap(id, 0, 3).await.unwrap();
     assert_eq!((page.counts, page.kept), (Some(second.counts), 5));
@@ -42,7 +42,7 @@ async fn a_recap_replaces_the_one_before_and_is_read_by_pages(site: Site) {
     assert!(store.recap(id, 5, 9).await.unwrap().hosts.is_empty());
     let (counts, hosts) = store.failed_hosts(id).await.unwrap();
     assert_eq!((counts, hosts), (Some(second.counts), vec!["b".to_owned(), "d".to_owned()]));
-    // They go with their job.
+    // The hosts are deleted with their job.
     end(&store, &c1, id, FinalStatus::Failed).await.unwrap();
     sweep(&store, &c1, id).await;
     store.delete_job(audit("job.delete"), id).await.unwrap();

@@ -41,7 +41,7 @@ async fn every_column_of_an_instance_and_a_group_comes_back(site: Site) {
     group.pod_spec_override = Some(r#"{"a": 1}"#.into());
     group.registry = Some("quay".into());
     let (new_record, new_group) = (record.clone(), group.clone());
-    let add = move |registry: &mut Registry, _| {
+    let add = move |registry: &mut InstanceRegistry, _| {
         registry.add_instance(new_record.clone())?;
         registry.create_group(new_group.clone())
     };
@@ -56,8 +56,8 @@ async fn every_column_of_an_instance_and_a_group_comes_back(site: Site) {
     assert_eq!(registry.groups[3].group.policy, listed.group.policy);
     assert_eq!(registry.groups[3].group.members()[0].origin, MemberOrigin::List);
 
-    // And after changes of all columns that may change.
-    let change = |registry: &mut Registry, _| {
+    // The same once all columns that may change have changed.
+    let change = |registry: &mut InstanceRegistry, _| {
         let record = registry.instance_mut(&"x".into())?;
         *record = InstanceRecord {
             instance: Instance {
@@ -75,7 +75,7 @@ async fn every_column_of_an_instance_and_a_group_comes_back(site: Site) {
     assert_eq!(registry.groups[2], changed.groups[2]);
 }
 
-fn members(registry: &Registry, group: &str) -> Vec<String> {
+fn members(registry: &InstanceRegistry, group: &str) -> Vec<String> {
     let found = registry.groups.iter().find(|record| record.group.name.as_str() == group).unwrap();
     found.group.members().iter().map(|member| member.name.to_string()).collect()
 }
@@ -85,13 +85,13 @@ async fn policies_run_after_each_change(site: Site) {
     let registry = store.registry().await.unwrap();
     assert_eq!(members(&registry, "default"), ["e1", "e2"]);
     assert_eq!(members(&registry, "controlplane"), ["c1", "c2"]);
-    let create = |registry: &mut Registry, _| {
+    let create = |registry: &mut InstanceRegistry, _| {
         let policy = Policy { percentage: 50, ..Policy::default() };
         registry.create_group(Group::new("half".into(), policy).into())
     };
     store.change_registry(None, create).await.unwrap();
     assert_eq!(members(&store.registry().await.unwrap(), "half").len(), 1);
-    let both = |registry: &mut Registry, _| {
+    let both = |registry: &mut InstanceRegistry, _| {
         registry.add_to_group(&"half".into(), &"e1".into())?;
         registry.add_to_group(&"half".into(), &"e2".into())
     };
@@ -111,16 +111,16 @@ async fn reserved_groups_stay(site: Site) {
     let (store, _) = site.ready().await;
     let refused = store.delete_group(audit("group.delete"), GroupName::default_group()).await;
     assert!(matches!(refused, Err(Error::Conflict(_))));
-    let add = |registry: &mut Registry, _| registry.add_to_group(&"default".into(), &"e1".into());
+    let add = |registry: &mut InstanceRegistry, _| registry.add_to_group(&"default".into(), &"e1".into());
     assert!(matches!(store.change_registry(Some(audit("group.add")), add).await, Err(Error::Conflict(_))));
     assert_eq!(store.registry().await.unwrap().groups.len(), 2);
-    // Neither the change nor its row in the audit is there.
+    // Neither the change nor its row in the audit was saved.
     assert_eq!(store.audit(9).await.unwrap(), []);
 }
 
 async fn a_group_with_running_jobs_stays(site: Site) {
     let (store, c1) = site.ready().await;
-    let create = |registry: &mut Registry, _| {
+    let create = |registry: &mut InstanceRegistry, _| {
         let policy = Policy { list: vec!["e1".into()], ..Policy::default() };
         registry.create_group(Group::new("east".into(), policy).into())
     };
@@ -162,7 +162,7 @@ async fn a_lost_control_node_goes_once_nothing_waits_for_it(site: Site) {
     place(&store, &c1).await;
     accept(&store, &c1, running).await.unwrap();
     let removed = async || store.remove_lost_control_nodes().await.unwrap();
-    let lose = |registry: &mut Registry, _| {
+    let lose = |registry: &mut InstanceRegistry, _| {
         registry.instance_mut(&"c1".into())?.instance.on_lost();
         Ok(())
     };

@@ -1,6 +1,7 @@
 //! A PostgreSQL server for the tests of this process: Debian's, in a temporary directory, as an unprivileged user.
 //!
-//! It ends with the process, however that ends: a shell waits for the end of a pipe that only this process holds.
+//! The server ends with the process, however the process ends: a shell ends it once a pipe is closed that only this
+//! process holds.
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,11 +17,11 @@ use std::time::{Duration, Instant};
 const NOBODY: u32 = 65534;
 
 pub(super) struct Server {
-    /// Also where its sockets and `ca.pem` are.
+    /// The sockets and `ca.pem` are here, too.
     pub directory: PathBuf,
     pub port: u16,
     databases: AtomicU32,
-    /// Its end ends the server.
+    /// The server ends when this is closed.
     _pipe: ChildStdin,
 }
 
@@ -82,7 +83,8 @@ fn start(programs: &Path) -> Server {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(script).arg(programs.join("postgres")).arg(&directory).arg(port.to_string());
     shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir(&directory);
-    // An interrupt from the terminal ends the tests, whose end ends the server.
+    // In its own process group, the shell gets no interrupt from the terminal. The tests get it, and the server ends
+    // with them.
     shell.process_group(0);
     unprivileged(&mut shell);
     let pipe = shell.spawn().unwrap().stdin.take().unwrap();

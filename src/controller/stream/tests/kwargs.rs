@@ -57,7 +57,7 @@ fn image_pull_options_and_login_become_the_runners_words() {
     assert_eq!(changed(&change, &kwargs), wanted);
     assert!(!format!("{change:?}").contains("canary"));
 
-    // In a pod there is no other container.
+    // In a pod no other container is started.
     let change = KwargsChange { in_pod: true, ..change };
     let mut wanted = kwargs.clone();
     wanted["timeout"] = 2.into();
@@ -91,7 +91,7 @@ fn isolation_alone_keeps_the_image_and_program_of_the_stream() {
 fn a_rerun_names_its_hosts_and_no_other_value_changes() {
     let hosts = ["b".to_owned(), "c".to_owned()];
     let change = KwargsChange { limit: Some(&hosts), ..KwargsChange::default() };
-    // Numbers that a parser would round, and keys that we do not know.
+    // Numbers that a parser would round, and keys that we do not know, stay as they are.
     let line = br#"{"kwargs": {"x": 123456789012345678901234567890, "y": 1.10, "limit": "all", "z": {"b":1,"a":2}}, "w": 0}"#;
     let line = String::from_utf8(change.apply(line).unwrap()).unwrap();
     assert_eq!(
@@ -125,7 +125,7 @@ fn a_limit_has_names_of_hosts_and_no_patterns() {
     let limit_of = |names: &[&str]| {
         let hosts: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let change = KwargsChange { limit: Some(&hosts), ..KwargsChange::default() };
-        // Both: what an operator is told, and what a runner gets.
+        // The check for an operator refuses the same names as the change for a runner.
         let line = change.apply(b"{\"kwargs\":{}}\n").map(|line| String::from_utf8(line).unwrap());
         assert_eq!(limit(&hosts).err(), line.as_ref().err().cloned());
         line

@@ -1,6 +1,7 @@
 //! Streams of the real ansible-runner 2.4.3 (`tests/vectors/runner`), whole, split and cut at every byte.
 
 mod events;
+mod failures;
 mod kwargs;
 mod output;
 mod project;

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::*;
 use super::{recorded, zip};
-use crate::controller::core::{ChildEnd, Ending, FinalStatus, JobKind, UnitAt, judge};
+use crate::controller::core::{ChildEnd, Ending, FinalStatus, JobKind, judge};
 
 fn read(stream: &[u8], chunk: usize) -> WorkerOutput {
     let mut output = WorkerOutput::default();
@@ -48,7 +48,7 @@ fn recorded_streams_tell_how_they_ended() {
             assert_eq!(&stream[output.whole() as usize..], b"{\"eof\": true}\n", "{name}");
             let evidence = output.evidence(ChildEnd::Failed, "exit status 2".to_owned());
             assert_eq!(evidence.tail, "");
-            let verdict = judge(JobKind::Job, false, &evidence, UnitAt { unit: "u", node: None });
+            let verdict = judge(JobKind::Job, false, &evidence, None);
             assert_eq!(verdict.ending, ending, "{name}");
         }
     }
@@ -82,7 +82,7 @@ fn of_a_recap_with_many_hosts_some_are_kept_and_all_are_counted() {
         let event = json!({"event": "playbook_on_stats", "counter": 1, "uuid": "a", "event_data": lists});
         read(format!("{event}\n").as_bytes(), 65_536).recap().unwrap().clone()
     };
-    // Those that failed come last in the recap, and their list before or behind the others.
+    // The failed hosts come last by name, and their lists before or after those of all hosts.
     let recap =
         of(json!({"processed": list(0..150_000), "ok": list(0..150_000), "failures": list(149_900..149_990),
         "dark": list(149_980..150_000), "skipped": {}, "more": {"x": [1, {}]}}));
@@ -91,7 +91,7 @@ fn of_a_recap_with_many_hosts_some_are_kept_and_all_are_counted() {
     assert_eq!(recap.hosts.values().filter(|stats| has_failed(stats)).count(), 100);
     let both = HostStats { ok: 1, failures: 1, dark: 1, ..HostStats::default() };
     assert_eq!((recap.hosts[&name(149_985)], recap.hosts[&name(0)].ok), (both, 1));
-    // More failed than are kept.
+    // More hosts failed than are kept.
     let recap =
         of(json!({"dark": list(0..12_000), "failures": list(11_000..12_000), "processed": list(0..12_000)}));
     assert_eq!(
@@ -101,7 +101,7 @@ fn of_a_recap_with_many_hosts_some_are_kept_and_all_are_counted() {
     assert!(recap.counts.left_out >= 2_000 && recap.hosts.values().all(has_failed));
     let exactly = of(json!({"dark": list(0..MOST_HOSTS)}));
     assert_eq!((exactly.counts.hosts, exactly.counts.left_out), (MOST_HOSTS as u64, 0));
-    // A list without numbers makes it no recap, as ever.
+    // A list without numbers is no recap.
     let event =
         json!({"event": "playbook_on_stats", "counter": 1, "uuid": "a", "event_data": {"ok": {"a": "b"}}});
     assert_eq!(read(format!("{event}\n").as_bytes(), 100).recap(), None);
@@ -114,7 +114,7 @@ fn a_traceback_is_kept_for_the_explanation() {
     let evidence = output.evidence(ChildEnd::Failed, "exit status 1".to_owned());
     assert!(evidence.tail.ends_with("got an unexpected keyword argument 'nonsense'"), "{}", evidence.tail);
     assert!(evidence.tail.len() <= 1_000 && evidence.tail.len() > 500);
-    let verdict = judge(JobKind::Job, false, &evidence, UnitAt { unit: "u", node: None });
+    let verdict = judge(JobKind::Job, false, &evidence, None);
     assert!(verdict.explanation.contains("'nonsense'"));
 
     let mut output = read(b"one\n{\"status\": \"running\"}\n\x1b[31mtwo\xff\nthree", 3);
@@ -223,19 +223,14 @@ fn what_a_node_writes_is_fit_for_every_store() {
     assert_eq!(status.last_status(), Some("a\u{fffd}b"));
     for (output, detail) in [(&output, ""), (&status, "exit\0\u{1b}"), (&status, "exceeded quota\0")] {
         let detail = format!("{detail}{}", "y".repeat(10_000));
-        let verdict = judge(
-            JobKind::Job,
-            false,
-            &output.evidence(ChildEnd::Failed, detail),
-            UnitAt { unit: "u", node: None },
-        );
+        let verdict = judge(JobKind::Job, false, &output.evidence(ChildEnd::Failed, detail), None);
         assert!(!verdict.explanation.contains(char::is_control), "{:?}", verdict.explanation);
         assert!(verdict.explanation.len() < 6_000);
     }
 }
 
 proptest! {
-    /// However a stream is split, the same is read; however it is damaged, nothing breaks.
+    /// Splitting a stream does not change what is read from it, and damage breaks nothing.
     #[test]
     fn splitting_changes_nothing(
         name in prop::sample::select(vec!["ok.out", "failed.out", "exception.out"]),

@@ -37,14 +37,14 @@ fn fill<W: Write + std::io::Seek>(zip: &mut ZipWriter<W>, names: &[&str], option
     }
 }
 
-/// A zip whose entries have their sizes in front of them.
+/// A zip whose entries have their sizes before them.
 fn packed(names: &[&str], options: SimpleFileOptions) -> Vec<u8> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     fill(&mut zip, names, options);
     zip.finish().unwrap().into_inner()
 }
 
-/// A zip that was written to a pipe: sizes come behind the entries, as Python writes them.
+/// A zip that was written to a pipe: the sizes come after the entries, as Python writes them.
 fn streamed(names: &[&str], options: SimpleFileOptions) -> Vec<u8> {
     let mut zip = ZipWriter::new_stream(Vec::new());
     fill(&mut zip, names, options);
@@ -59,7 +59,7 @@ fn a_stream_brings_no_project_beside_a_synced_one() {
     for (names, is_refused) in [
         (&["inventory/hosts", "project/site.yml"][..], true),
         (&["rc", "project/roles/"], true),
-        // As the runner names what lies behind links.
+        // The runner gives such names to files that it reaches through links.
         (&["inventory/hosts", "./project/site.yml"], true),
         (&["inventory/hosts", "./project"], true),
         (&["a", "../project//x"], true),
@@ -91,12 +91,12 @@ fn the_directory_alone_says_what_a_zip_brings() {
     let stored = SimpleFileOptions::default().compression_method(::zip::CompressionMethod::Stored);
     let plain = packed(&["inventory/x"], stored);
     let (content, directory) = (&plain[..directory_of(&plain)], &plain[directory_of(&plain)..]);
-    // The header in front of the file says inventory/x.
+    // The header before the file still says inventory/x.
     let renamed = [content, &replaced(directory, b"inventory/x", b"project/..x")].concat();
     assert_eq!(check(SYNCED, &renamed, 4096), fault);
     let padded = [content, &replaced(directory, b"inventory/x", b"project\0/xy")].concat();
     assert_eq!(check(SYNCED, &padded, 4096), fault);
-    // And here it says project/..x, which nobody reads.
+    // Here the header says project/..x, but nobody reads it.
     let header = [&replaced(content, b"inventory/x", b"project/..x"), directory].concat();
     assert_eq!(check(SYNCED, &header, 4096), Ok(()));
 }
@@ -150,7 +150,7 @@ fn a_zip_that_programs_read_differently_brings_nothing_beside_a_synced_project()
     }
 }
 
-/// The zip in a stream that Python's zipfile wrote to a pipe: entries with short and with long sizes behind them.
+/// The zip in a stream that Python's zipfile wrote to a pipe, with short and with long sizes after the entries.
 fn of_python() -> Vec<u8> {
     let path = "tests/fuzz/corpus/submission/streamed_zip";
     let stream = std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();

@@ -2,12 +2,12 @@ use super::super::*;
 use super::{recorded, zip};
 use crate::controller::core::JobKind;
 use crate::controller::header::Header;
-use crate::controller::refusal::{HeaderFault, LINE_LIMIT, Refusal, StreamFault};
+use crate::controller::refusal::{Awaited, HeaderFault, LINE_LIMIT, Refusal, StreamFault};
 use crate::rpc::strict::Misfit;
 
 const NO_LIMIT: u64 = u64::MAX;
 
-fn check(stream: &[u8], chunk: usize) -> Result<Accepted, Refusal> {
+fn check(stream: &[u8], chunk: usize) -> Result<WholeSubmission, Refusal> {
     let mut submission = Submission::new(NO_LIMIT, None);
     for part in stream.chunks(chunk) {
         submission.push(part)?;

@@ -1,15 +1,15 @@
-//! Each check on facts of its own, and none of them on those of a host where all is well.
+//! Each check finds the fault that a test makes, and none finds anything on a host where all is well.
 
 use super::*;
 use crate::daemon::doctor::facts::{Firewall, JobUser};
 use crate::rpc::report::finding::Severity;
 
-fn space(path: &str) -> Space {
+fn space(path: &str) -> FileSystem {
     let (size, free) = (100 << 30, 50 << 30);
-    Space { path: path.into(), size, free, inodes: 1000, free_inodes: 500, ..Space::default() }
+    FileSystem { path: path.into(), size, free, inodes: 1000, free_inodes: 500, ..FileSystem::default() }
 }
 
-/// A host and a node of which nothing is wrong.
+/// A host and a node with nothing wrong.
 fn well() -> HostFacts {
     HostFacts {
         now: "2026-11-26T12:00:00Z".parse().unwrap(),
@@ -35,7 +35,7 @@ fn well() -> HostFacts {
     }
 }
 
-/// The one finding when something of that host is otherwise.
+/// The one finding after a change of that host.
 fn told(change: impl FnOnce(&mut HostFacts)) -> Finding {
     let mut facts = well();
     change(&mut facts);
@@ -60,7 +60,7 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
         "chmod 600 /etc/e1.key",
     ),
     (
-        |facts| facts.data = Some(Space { size: 4 << 20, free: 100, ..space("/var/lib/meshd") }),
+        |facts| facts.data = Some(FileSystem { size: 4 << 20, free: 100, ..space("/var/lib/meshd") }),
         Severity::Error,
         "100 bytes of 4 MiB are free, less than the reserve of 204 KiB",
         "meshctl work release",
@@ -102,7 +102,7 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
     (
         |facts| facts.no_inotify = Some("Too many open files".to_owned()),
         Severity::Warning,
-        "no instance can be had (Too many open files)",
+        "no inotify instance is available (Too many open files)",
         "fs.inotify.max_user_instances",
     ),
     (
@@ -120,7 +120,7 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
     (
         |facts| facts.runners[0].1 = Ok("hello".to_owned()),
         Severity::Warning,
-        "not understood: \"hello\"",
+        "cannot understand its version: \"hello\"",
         "ansible-runner",
     ),
     (
@@ -135,7 +135,7 @@ const FAULTS: &[(Change, Severity, &str, &str)] = &[
         "masked",
         "systemctl unmask meshd.service",
     ),
-    // As auditd of RHEL 9 writes them.
+    // Records as auditd of RHEL 9 writes them.
     (
         |facts| {
             facts.audit = Some(

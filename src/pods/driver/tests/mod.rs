@@ -1,5 +1,5 @@
-//! Units against a scripted API server, over real sockets: the rows of what receptor gets wrong that need a wire. What
-//! is decided is tested with the machine.
+//! Units against a scripted API server, over real sockets. The labels B1 to B22 are rows of the table in
+//! docs/kubernetes.md; here are those that need a connection. The machine's own tests cover its decisions.
 
 mod reaching;
 #[allow(dead_code, reason = "`tests/work` uses the rest")]
@@ -14,13 +14,13 @@ use tokio::sync::{oneshot, watch};
 
 use self::server::{Fault, Server};
 use super::*;
-use crate::pods::api::connect::Credential;
+use crate::pods::api::connect::CredentialSource;
 use crate::pods::api::{HttpApi, ProvenServers};
 use crate::pods::extra::KubeExtra;
 use crate::pods::name::Owner;
 use crate::pods::options::StreamMethod;
 
-/// A unit's directory, and what is recorded of it.
+/// A unit's directory, and the statuses recorded of it.
 struct Files {
     dir: TempDir,
     last: watch::Sender<Option<StatusChange>>,
@@ -108,7 +108,7 @@ fn settings(files: &Files) -> UnitSettings {
 }
 
 async fn cluster(server: &Server) -> Arc<Cluster> {
-    let credential = Credential::Kubeconfig(server.kubeconfig());
+    let credential = CredentialSource::Kubeconfig(server.kubeconfig());
     let (api, namespace) = HttpApi::new(&credential, None, &ProvenServers::default()).await.unwrap();
     Cluster::new(Arc::new(api), namespace, "store".into())
 }
@@ -120,7 +120,7 @@ async fn drive(cluster: &Arc<Cluster>, files: &Arc<Files>, begin: Begin) -> (Com
     let (unit, cluster) = (files.clone(), cluster.clone());
     let run = PodRun { unit, cluster, template: Some(template), listen_at: None, settings, begin };
     let (commands, inbox) = commands::channel();
-    let driver = Driver::new(run, inbox).await.unwrap();
+    let driver = PodDriver::new(run, inbox).await.unwrap();
     (commands, tokio::spawn(Box::new(driver).run()).abort_handle())
 }
 
@@ -135,14 +135,18 @@ impl Rig {
         Self { server, cluster, files, commands, task }
     }
 
-    async fn release(&self) -> Removed {
+    async fn release(&self) -> PodRemoved {
+        self.release_and(false).await
+    }
+
+    async fn release_and(&self, waits: bool) -> PodRemoved {
         let (answer, answered) = oneshot::channel();
         let give_up = Instant::now() + Duration::from_secs(600);
-        self.commands.send(Command::Release { force: false, give_up, answer }).unwrap();
+        self.commands.send(PodCommand::Release { force: false, give_up, waits, answer }).unwrap();
         answered.await.unwrap()
     }
 
-    /// The daemon is killed, and started again.
+    /// Kills the daemon and starts it again.
     async fn kill(&mut self) {
         self.task.abort();
         let left = self.files.last.borrow().clone().unwrap();
@@ -172,7 +176,7 @@ async fn a_job_from_its_submission_to_its_release() {
     let (cluster, begin) = (&rig.cluster, Begin::Left(State::Succeeded, "Finished".into(), last));
     let (commands, _) = drive(cluster, &rig.files, begin).await;
     let rig = Rig { commands, ..rig };
-    assert_eq!(rig.release().await, Removed::Done { is_gone: true });
+    assert_eq!(rig.release().await, PodRemoved::Done { is_gone: true });
     rig.server.change(|world| {
         assert!(world.pods.is_empty());
         let of_unit: Vec<_> = world
@@ -184,6 +188,18 @@ async fn a_job_from_its_submission_to_its_release() {
     });
 }
 
+#[tokio::test]
+async fn who_waits_for_a_release_hears_only_of_its_end() {
+    let rig = Rig::start(Server::start().await, b"").await;
+    rig.server.pod().await;
+    for _ in 0..2 {
+        rig.server.fault("DELETE", Fault::Refuse(503, "it is busy"));
+    }
+    assert!(matches!(rig.release().await, PodRemoved::Pending(_)));
+    assert_eq!(rig.release_and(true).await, PodRemoved::Done { is_gone: true });
+    rig.server.change(|world| assert!(world.pods.is_empty()));
+}
+
 /// B1, B2.
 #[tokio::test]
 async fn a_log_that_is_cut_at_any_byte_comes_whole() {
@@ -191,7 +207,7 @@ async fn a_log_that_is_cut_at_any_byte_comes_whole() {
     server.change(|world| (world.cuts_first_stream, world.runs_at_once) = (true, true));
     let cluster = cluster(&server).await;
     let mut units = Vec::new();
-    // More than there are bytes in five lines.
+    // More units than five lines have bytes, so that some unit's stream is cut at each byte.
     for _ in 0..170 {
         let files = Files::new(b"");
         let (commands, _) = drive(&cluster, &files, submitted()).await;
@@ -233,7 +249,7 @@ async fn an_end_says_nothing_while_the_worker_runs_and_others_words_are_no_outpu
     assert_eq!(rig.files.stdout(), lines(0..2).as_bytes());
 }
 
-/// B13, and credentials that WebSockets do not go with.
+/// B13, and credentials that may not use WebSockets.
 #[tokio::test]
 async fn stdin_comes_once_a_kubelet_is_ready_and_by_spdy_where_websockets_are_refused() {
     let server = Server::start().await;
@@ -313,7 +329,7 @@ async fn a_pod_whose_create_is_answered_after_the_cancel_is_deleted() {
         .until("a create", |world| world.requests.iter().any(|request| request.starts_with("POST")))
         .await;
     let (answer, answered) = oneshot::channel();
-    rig.commands.send(Command::Cancel(answer)).unwrap();
+    rig.commands.send(PodCommand::Cancel(answer)).unwrap();
     answered.await.unwrap();
     assert_eq!(rig.files.end().await, (State::Canceled, "Canceled".into()));
     rig.server.change(|world| world.goes_on = true);
@@ -359,7 +375,7 @@ async fn a_worker_that_is_faster_than_its_stdin_has_succeeded() {
     rig.server.change(|world| world.goes_on = true);
 }
 
-/// B22: another container goes on, and the pod with it.
+/// B22: another container, and thus the pod, goes on running.
 #[tokio::test]
 async fn only_the_workers_end_ends_a_unit() {
     let rig = Rig::start(Server::start().await, b"").await;

@@ -1,5 +1,5 @@
-//! Servers that are not reached: which of them are given up at once, what a unit then says, and that none has its release
-//! wait.
+//! Servers that cannot be reached: which are given up at once, what a unit then says, and that no release waits for
+//! one.
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -8,7 +8,8 @@ use tokio::net::TcpListener;
 use super::*;
 
 async fn cluster_of(kubeconfig: Value, proven: &ProvenServers) -> Arc<Cluster> {
-    let (api, namespace) = HttpApi::new(&Credential::Kubeconfig(kubeconfig), None, proven).await.unwrap();
+    let (api, namespace) =
+        HttpApi::new(&CredentialSource::Kubeconfig(kubeconfig), None, proven).await.unwrap();
     Cluster::new(Arc::new(api), namespace, "store".into())
 }
 
@@ -19,8 +20,8 @@ fn cluster_in(kubeconfig: &mut Value) -> &mut Value {
 async fn released_at_once(commands: &Commands) {
     let (answer, answered) = oneshot::channel();
     let give_up = Instant::now() + Duration::from_secs(600);
-    commands.send(Command::Release { force: false, give_up, answer }).unwrap();
-    assert_eq!(answered.await.unwrap(), Removed::Done { is_gone: true });
+    commands.send(PodCommand::Release { force: false, give_up, waits: false, answer }).unwrap();
+    assert_eq!(answered.await.unwrap(), PodRemoved::Done { is_gone: true });
 }
 
 #[tokio::test]

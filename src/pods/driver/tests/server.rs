@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use self::http::{Asked, Connection, Socket, answer, base64, chunk, head, parameter, read, stream};
 
-/// The server, and what a test sees and changes of it.
+/// The server, with the state that tests read and change.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -38,29 +38,29 @@ pub(crate) struct Server {
 pub(crate) struct World {
     /// The token that is accepted.
     pub(crate) token: &'static str,
-    /// Rights that are not there: `VERB SUBRESOURCE`.
+    /// Rights that the credential lacks: `VERB SUBRESOURCE`.
     pub(crate) denied: Vec<&'static str>,
     /// Requests whose text contains one of these are answered with 503.
     pub(crate) broken: Vec<&'static str>,
     pub(crate) pods: BTreeMap<String, Value>,
-    /// Of each pod, as the kubelet has it.
+    /// Each pod's log, as the kubelet holds it.
     pub(crate) logs: BTreeMap<String, String>,
     pub(crate) stdin: BTreeMap<String, Vec<u8>>,
     /// By `NAMESPACE/NAME`.
     pub(crate) secrets: BTreeMap<String, Value>,
-    /// What a connection brings that is opened: `METHOD PATH?QUERY`.
+    /// All requests received: `METHOD PATH?QUERY`.
     pub(crate) requests: Vec<String>,
     events: Vec<Value>,
-    /// Answers to the next requests whose text contains the first, instead of the right ones.
+    /// Each fault replaces the answer to the next request whose text contains its string.
     pub(crate) faults: VecDeque<(&'static str, Fault)>,
     /// The first log stream of the pod with UID `uN` breaks off after N bytes.
     pub(crate) cuts_first_stream: bool,
     pub(crate) cuts: u32,
     /// How often all log streams were cut off.
     logs_cut: u32,
-    /// What is held back is answered.
+    /// Requests that are held back are answered.
     pub(crate) goes_on: bool,
-    /// The release that the server says it is; none if empty.
+    /// The version that the server reports; none if empty.
     pub(crate) version: &'static str,
     /// Each pod that is created runs at once.
     pub(crate) runs_at_once: bool,
@@ -71,7 +71,7 @@ pub(crate) struct World {
 pub(crate) enum Fault {
     /// This status and message.
     Refuse(u16, &'static str),
-    /// No answer, and the connection ends, after the request was carried out.
+    /// The request is carried out, but the connection ends without an answer.
     LoseAnswer,
     /// The answer is held back until the test allows it.
     Hold,
@@ -99,7 +99,7 @@ impl Server {
         server
     }
 
-    /// Has new connections be answered with a new certificate; gives it.
+    /// Uses a new certificate for new connections, and returns it.
     pub(crate) fn renew_certificate(&self) -> String {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -131,7 +131,7 @@ impl Server {
         });
     }
 
-    /// A kubeconfig that leads here.
+    /// A kubeconfig for this server.
     pub(crate) fn kubeconfig(&self) -> Value {
         let mut cluster = json!({"server": format!("http://{}", self.address)});
         if let Some((authority, _)) = &*self.tls.lock() {
@@ -146,7 +146,7 @@ impl Server {
         })
     }
 
-    /// Looks at, or changes, what there is; streams notice it.
+    /// Reads or changes the state; streams notice it.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         let done = change(&mut self.world.lock());
         self.changed.send_replace(());
@@ -157,7 +157,7 @@ impl Server {
         self.world.lock().faults.push_back((request, fault));
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     pub(crate) async fn until(&self, what: &str, mut is_so: impl FnMut(&World) -> bool) {
         let mut changed = self.changed.subscribe();
         let waits = async {
@@ -176,7 +176,7 @@ impl Server {
         self.world.lock().pods.keys().next().unwrap().clone()
     }
 
-    /// Has a pod's worker run.
+    /// Makes a pod's worker run.
     pub(crate) fn run(&self, pod: &str) {
         self.change(|world| world.set_worker(pod, "Running", json!({"running": {}})));
     }
@@ -187,7 +187,7 @@ impl Server {
         self.change(|world| world.set_worker(pod, phase, ended));
     }
 
-    /// Has it print lines, two of them at each time.
+    /// Makes a pod's worker print lines, two with each timestamp.
     pub(crate) fn print(&self, pod: &str, lines: std::ops::Range<u32>) {
         self.change(|world| {
             let log = world.logs.entry(pod.to_owned()).or_default();
@@ -199,12 +199,12 @@ impl Server {
         });
     }
 
-    /// Has all log streams break off.
+    /// Breaks off all log streams.
     pub(crate) fn cut_logs(&self) {
         self.change(|world| world.logs_cut += 1);
     }
 
-    /// Puts bytes into its log as they are.
+    /// Appends a text to a pod's log as it is.
     pub(crate) fn write(&self, pod: &str, text: &str) {
         self.change(|world| world.logs.entry(pod.to_owned()).or_default().push_str(text));
     }
@@ -373,7 +373,7 @@ impl Server {
             return;
         }
         let mut socket = WebSocketStream::from_raw_socket(connection, Role::Server, None).await;
-        // As a real one does.
+        // A real server sends this empty message too.
         socket.send(Message::binary(vec![3])).await.unwrap();
         while let Some(Ok(message)) = socket.next().await {
             match &message.into_data()[..] {

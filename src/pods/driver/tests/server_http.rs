@@ -77,7 +77,7 @@ pub(crate) async fn head(connection: &mut Connection) -> bool {
     connection.get_mut().write_all(b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n").await.is_ok()
 }
 
-/// The empty chunk is the last.
+/// Writes a chunk; an empty chunk ends the body.
 pub(crate) async fn chunk(connection: &mut Connection, bytes: &[u8]) -> bool {
     let chunk = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
     connection.get_mut().write_all(&chunk).await.is_ok()

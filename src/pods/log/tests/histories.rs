@@ -14,8 +14,8 @@ enum Step {
     Read { share: usize, piece: usize, end: StreamEnd },
     /// The log is rotated while a stream follows it, which then ends in order.
     RotateFollowed,
-    /// The log is rotated within a long line while a stream follows it, which goes on in the new file. The length of
-    /// the rest.
+    /// The log is rotated within a long line while a stream follows it, which goes on in the new file. `rest` is the
+    /// length of the rest.
     RotateWithin { rest: usize },
     /// The log is rotated while no stream is open.
     RotateAlone,
@@ -54,17 +54,17 @@ struct World {
 }
 
 impl World {
-    fn run(&mut self, step: &Step) -> Result<(), Lost> {
+    fn run(&mut self, step: &Step) -> Result<(), LostLines> {
         match step {
             Step::Print { later, length } => {
                 // A line stamped into the previous second is not served again once a later one was read.
                 self.now += if self.now % SECOND > 0 { *later } else { (*later).max(0) };
-                // Right after a rotation it could not be distinguished from a repeated one.
+                // Right after a rotation a line stamped backwards could not be distinguished from a repeated one.
                 self.may_lose |=
                     self.now < self.latest && self.kubelet.file.iter().all(|line| line.0 < self.latest);
                 self.latest = self.latest.max(self.now);
                 self.printed += 1;
-                // No two lines are equal, otherwise nobody could tell which of them was rotated away.
+                // No two lines are equal, because otherwise nobody could tell which of them was rotated away.
                 let text = format!("{}:{}\n", self.printed, "y".repeat(*length));
                 self.kubelet.print(self.now, &text);
             }
@@ -89,13 +89,13 @@ impl World {
                 self.read(&bytes, 100, StreamEnd::InOrder)?;
                 let before = self.kubelet.file.len() - 1;
                 self.kubelet.file.drain(..before);
-                // It was stamped later.
+                // The rest has a later timestamp.
                 self.now += 1;
                 self.kubelet.file[0].0 = self.now;
                 self.latest = self.latest.max(self.now);
                 self.rotated_at = Some(self.stdout.0.len() as u64);
             }
-            // Nobody can tell how a log began that was never read.
+            // If a log was never read, the reader cannot notice that its beginning is lost.
             Step::RotateAlone if !self.reader.has_anchor() => {}
             Step::RotateAlone => {
                 self.reader.note_gap();
@@ -117,12 +117,12 @@ impl World {
         Ok(())
     }
 
-    /// The last written line cannot be repeated, so nobody can tell whether more lines are gone with it.
+    /// If the last written line was rotated away, nobody can tell whether more lines are gone with it.
     fn note_break(&mut self) {
         self.may_lose |= self.rotated_at.is_some_and(|size| self.reader.cursor().size() <= size);
     }
 
-    fn read(&mut self, bytes: &[u8], piece: usize, end: StreamEnd) -> Result<(), Lost> {
+    fn read(&mut self, bytes: &[u8], piece: usize, end: StreamEnd) -> Result<(), LostLines> {
         self.reader.open();
         for chunk in bytes.chunks(piece) {
             self.before = self.reader.cursor().clone();

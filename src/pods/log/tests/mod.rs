@@ -1,11 +1,11 @@
-//! Single cases of a log, by a kubelet and a stdout that stand in for the real ones. `histories` plays them at random.
+//! Single cases of a log, with a simulated kubelet and stdout. `histories` plays random ones.
 
 mod histories;
 
 use super::cursor::{self, FILE_SIZE, RECORD};
 use super::*;
 
-/// A container's log as a kubelet keeps it: the current file, and the final size of stdout.
+/// A container's log as a kubelet keeps it: the current file, and everything that was printed.
 #[derive(Debug, Clone, Default)]
 struct Kubelet {
     /// What the file holds, lines or pieces of long ones, with their timestamps.
@@ -23,8 +23,8 @@ impl Kubelet {
         self.file.clear();
     }
 
-    /// The output of a stream requested from `since`: timestamps stand where a line begins, and what is older is left out
-    /// piece by piece.
+    /// The output of a stream requested from `since`: only the first piece of a line has a timestamp, and pieces older
+    /// than `since` are left out.
     fn serve(&self, since: Option<Timestamp>) -> Vec<u8> {
         let from = since.map_or(i128::MIN, Timestamp::as_nanosecond);
         let (mut stream, mut is_line) = (String::new(), true);
@@ -48,14 +48,14 @@ fn stamp(nanos: i128) -> String {
 struct Stdout(Vec<u8>);
 
 impl Stdout {
-    fn take(&mut self, reader: &mut LogReader, bytes: &[u8]) -> Result<Took, Lost> {
+    fn take(&mut self, reader: &mut LogReader, bytes: &[u8]) -> Result<Took, LostLines> {
         let mut out = Vec::new();
         let took = reader.read(bytes, &mut out)?;
         self.put(reader, took, &out)?;
         Ok(took)
     }
 
-    fn end(&mut self, reader: &mut LogReader, end: StreamEnd) -> Result<(), Lost> {
+    fn end(&mut self, reader: &mut LogReader, end: StreamEnd) -> Result<(), LostLines> {
         if end == StreamEnd::InOrder {
             let mut out = Vec::new();
             let took = reader.read_held(&mut out)?;
@@ -65,7 +65,7 @@ impl Stdout {
         Ok(())
     }
 
-    fn put(&mut self, reader: &LogReader, took: Took, out: &[u8]) -> Result<(), Lost> {
+    fn put(&mut self, reader: &LogReader, took: Took, out: &[u8]) -> Result<(), LostLines> {
         let existing = &self.0[took.at as usize..];
         let fresh = new_part(existing, out).ok_or(reader.lost())?;
         self.0.extend_from_slice(fresh);
@@ -84,7 +84,7 @@ fn stream(
     stdout: &mut Stdout,
     kubelet: &Kubelet,
     end: StreamEnd,
-) -> Result<(), Lost> {
+) -> Result<(), LostLines> {
     let bytes = kubelet.serve(reader.since());
     reader.open();
     stdout.take(reader, &bytes)?;
@@ -190,7 +190,7 @@ fn a_rotation_that_ends_the_stream_in_order_loses_nothing() {
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
     kubelet.rotate();
-    // Even in the same nanosecond.
+    // Even if the next line has the same timestamp.
     kubelet.print(2 * SECOND - 1, "d\n");
     kubelet.print(4 * SECOND, "e\n");
     stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
@@ -296,7 +296,7 @@ fn a_cut_line_that_no_stream_repeats_is_missed() {
     reader.note_gap();
     assert!(stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).is_err());
     assert_eq!(stdout.text(), text);
-    // Neither is the first line of a log, of which nothing is known but its beginning.
+    // The same applies to a log's first line if only its beginning was read.
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     reader.open();
     stdout.take(&mut reader, format!("{} aaaa", stamp(SECOND)).as_bytes()).unwrap();
@@ -337,7 +337,7 @@ fn the_rest_of_the_last_line_is_not_written_again() {
             assert!(stdout.text() == kubelet.truth);
         }
     }
-    // It shows as well that nothing is missing, so a parked stream has nothing to add.
+    // The rest also shows that nothing is missing, so a parked stream has nothing to add.
     let (mut reader, mut stdout, kubelet) = followed_across_a_rotation();
     reader.park();
     let since = reader.since();
@@ -412,7 +412,7 @@ fn more_equal_stamps_than_the_cursor_keeps() {
         stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
         assert_eq!(stdout.text(), kubelet.truth, "cut at {cut}");
     }
-    // If the log is rotated between them, equal lines cannot be told apart.
+    // After a rotation, a new line with the same timestamp cannot be told from a line that the cursor has forgotten.
     let (mut reader, mut stdout) = (LogReader::new(), Stdout::default());
     stream(&mut reader, &mut stdout, &kubelet, StreamEnd::InOrder).unwrap();
     kubelet.rotate();
@@ -456,7 +456,7 @@ fn another_stream_may_deliver_the_rest_sooner() {
     assert_eq!(stdout.text(), kubelet.truth);
     assert!(!reader.unpark(), "the one set aside is behind now");
 
-    // The other stream fails, as the log was rotated: the parked one still has the lines in between.
+    // The other stream fails because the log was rotated; the parked one still has the lines in between.
     let mut stdout = Stdout::default();
     let mut reader = LogReader::new();
     reader.open();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The end of a unit whose `worker` ended like that.
+/// How a unit ends whose `worker` ended like this.
 fn end_of(worker: Container, pod: impl FnOnce(PodSeen) -> PodSeen) -> (State, String) {
     let (mut rig, follow) = Rig::following();
     rig.logs(follow, LINE);

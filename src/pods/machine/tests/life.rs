@@ -1,7 +1,7 @@
 //! From submission until `worker` runs.
 
 use super::*;
-use crate::pods::api_error::{Patience, Unreachable};
+use crate::pods::api_error::{AnswerPatience, ApiUnreachable};
 
 #[test]
 fn a_job_from_its_submission_to_its_release() {
@@ -320,7 +320,7 @@ fn a_restart_resumes_the_unit() {
     let pod = rig.pod(Container::Running);
     rig.unit.handle_pod(rig.now, Ok(pod));
     assert!(rig.asks().contains(&ApiRequest::Attach));
-    // It has not started.
+    // The pod has not started.
     for delete_pod_on_restart in [false, true] {
         let mut rig =
             restart(State::Pending, known.clone(), UnitSettings { delete_pod_on_restart, ..settings() });
@@ -340,13 +340,13 @@ fn a_restart_resumes_the_unit() {
     rig.asks();
     let detail = "Error streaming stdin to pod ns/w-known. Error: the daemon ended while it was being sent";
     assert_eq!(rig.last_said(), (State::Failed, detail));
-    // It was running.
+    // The pod was running.
     let mut rig = restart(State::Running, known.clone(), settings());
     rig.asks();
     let pod = rig.pod(Container::Running);
     rig.unit.handle_pod(rig.now, Ok(pod));
     assert!(matches!(rig.asks_one(), ApiRequest::OpenLog { follow: true, .. }));
-    // It has ended since.
+    // The pod has ended since.
     let mut rig = restart(State::Running, known.clone(), settings());
     rig.asks();
     let pod = rig.pod(ended(0, "Completed"));
@@ -356,14 +356,14 @@ fn a_restart_resumes_the_unit() {
     rig.unit.handle_log_ended(rig.now, rest, StreamEnd::InOrder);
     rig.asks();
     assert_eq!(rig.last_said(), (State::Succeeded, "Finished"));
-    // It is gone.
+    // The pod is gone.
     let mut rig = restart(State::Running, known.clone(), settings());
     rig.asks();
     rig.unit.handle_pod(rig.now, Err(ApiError::NotFound("not found".into())));
     rig.asks();
     let detail = "Error getting pod ns/w-known. Error: pods \"w-known\" not found: it was deleted while container worker ran";
     assert_eq!(rig.last_said(), (State::Failed, detail));
-    // It was cancelled: it stays cancelled, and its pod is deleted.
+    // The unit was cancelled: it stays cancelled, and its pod is deleted.
     let mut rig = restart(State::Canceled, known.clone(), settings());
     assert_eq!(rig.asks(), [ApiRequest::Delete("u1".into())]);
     let mut rig = restart(State::Succeeded, known, settings());
@@ -411,15 +411,15 @@ fn a_pod_that_runs_already_is_followed_from_its_logs_beginning() {
 }
 
 /// No connection to a server that may be the wrong one.
-fn unconnected(patience: Patience) -> ApiError {
+fn unconnected(patience: AnswerPatience) -> ApiError {
     let text = "API server 10.0.0.1:6443: Connection refused".to_owned();
-    ApiError::Unreachable(Unreachable { text, was_connected: false, patience })
+    ApiError::Unreachable(ApiUnreachable { text, was_connected: false, patience })
 }
 
 #[test]
 fn a_server_that_never_answered_fails_a_new_unit_at_once_and_another_ones_pod_after_a_minute() {
     let cause = "API server 10.0.0.1:6443: Connection refused";
-    for patience in [Patience::None, Patience::Short] {
+    for patience in [AnswerPatience::None, AnswerPatience::Short] {
         let mut rig = Rig::new(settings());
         rig.asks();
         rig.unit.handle_not_sent(rig.now, unconnected(patience));
@@ -433,7 +433,7 @@ fn a_server_that_never_answered_fails_a_new_unit_at_once_and_another_ones_pod_af
     rig.asks();
     let begun = rig.now;
     while rig.unit.state() == State::Pending {
-        rig.unit.handle_pod(rig.now, Err(unconnected(Patience::Short)));
+        rig.unit.handle_pod(rig.now, Err(unconnected(AnswerPatience::Short)));
         if rig.unit.state() == State::Pending {
             assert_eq!(rig.wake(), Timer::Get);
             assert_eq!(rig.asks_one(), ApiRequest::GetPod);
@@ -471,7 +471,7 @@ fn an_outage_of_a_server_that_has_answered_is_waited_for() {
     let mut rig = Rig::new(settings());
     rig.asks();
     for _ in 0..20 {
-        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Outage));
+        rig.unit.handle_not_sent(rig.now, unconnected(AnswerPatience::Outage));
         assert_eq!(rig.wake(), Timer::Create);
         rig.asks_one();
     }
@@ -484,7 +484,7 @@ fn what_a_unit_waits_for_is_told_once_when_the_waiting_begins() {
     rig.asks();
     let mut told = Vec::new();
     for _ in 0..3 {
-        rig.unit.handle_not_sent(rig.now, unconnected(Patience::Outage));
+        rig.unit.handle_not_sent(rig.now, unconnected(AnswerPatience::Outage));
         told.extend(std::iter::from_fn(|| rig.unit.poll_output()));
         rig.wake();
     }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::pods::name::Owner;
 use crate::pods::options::StreamMethod;
-use crate::pods::pod_status::{Container, PodPhase, Waiting};
+use crate::pods::pod_status::{Container, ContainerWaiting, PodPhase};
 use crate::rpc::OutputBound;
 
 /// A unit, and its outputs so far.
@@ -191,7 +191,7 @@ fn ended(exit_code: i32, reason: &str) -> Container {
 }
 
 fn waiting(reason: &str, message: &str) -> Container {
-    Container::Waiting(Waiting { reason: reason.into(), message: message.into() })
+    Container::Waiting(ContainerWaiting { reason: reason.into(), message: message.into() })
 }
 
 fn busy() -> ApiError {

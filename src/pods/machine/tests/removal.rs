@@ -1,7 +1,7 @@
 //! Cancel and release leave no pod behind.
 
 use super::*;
-use crate::pods::api_error::{Patience, Unreachable};
+use crate::pods::api_error::{AnswerPatience, ApiUnreachable};
 
 fn released(rig: &mut Rig) -> Vec<MachineOutput> {
     std::iter::from_fn(|| rig.unit.poll_output())
@@ -81,10 +81,10 @@ fn a_create_in_doubt_is_watched() {
 #[test]
 fn a_unit_that_sent_no_create_is_released_at_once() {
     let refused = || {
-        ApiError::Unreachable(Unreachable {
+        ApiError::Unreachable(ApiUnreachable {
             text: "refused".into(),
             was_connected: false,
-            patience: Patience::Outage,
+            patience: AnswerPatience::Outage,
         })
     };
     // Before the check of the server is answered, and after it.
@@ -102,7 +102,7 @@ fn a_unit_that_sent_no_create_is_released_at_once() {
         }
         assert_eq!(released(&mut rig), [MachineOutput::Released { is_gone: true }]);
     }
-    // A busy server has executed none either, if it was not the create that it refused.
+    // A busy server has executed no create either, if it refused the check before the create.
     let mut rig = Rig::new(settings());
     rig.asks();
     rig.unit.handle_not_sent(rig.now, busy());

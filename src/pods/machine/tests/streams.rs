@@ -43,7 +43,7 @@ fn a_pod_that_prints_more_than_it_may_fails_and_is_deleted() {
     assert_eq!(rig.last_said(), (State::Failed, "Killed: it wrote more than 7 bytes (joboutput)"));
     assert_eq!(rig.unit.stdout_size(), 7);
     assert!(requests.iter().any(|request| matches!(request, ApiRequest::Delete(_))), "{requests:?}");
-    // One that connects to this node has its output written without a log.
+    // The output of a pod that connects to this node is written without a log.
     let mut rig =
         Rig::created(UnitSettings { method: StreamMethod::Tcp, max_stdout: Some(bound), ..settings() });
     let mut piece = b"0123456789".to_vec();
@@ -253,7 +253,7 @@ fn an_attach_that_never_reached_the_container_is_repeated() {
         assert_eq!(rig.wake(), Timer::Attach);
         assert_eq!(rig.asks_one(), ApiRequest::Attach);
     }
-    // Even over a stream that the API server had opened before it reached the kubelet.
+    // The same applies to a stream that the API server had opened before it reached the kubelet.
     rig.unit.handle_attach(rig.now, AttachNews::Opened);
     assert_eq!(rig.asks_one(), ApiRequest::SendStdin);
     rig.unit.handle_attach(rig.now, AttachNews::Refused(dialing()));

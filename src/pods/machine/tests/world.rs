@@ -1,4 +1,4 @@
-//! A cluster with one unit: what the server has and does, and what is on the daemon's disk.
+//! A simulated cluster with one unit: the server's state and actions, and the daemon's disk.
 
 mod histories;
 
@@ -47,7 +47,7 @@ struct World {
     /// Unanswered requests.
     asked: Vec<ApiRequest>,
     attach: Attach,
-    /// The bytes of the log that each open stream has delivered, and whether it follows.
+    /// The open streams: the time each was requested from, the bytes it has delivered, and whether it follows.
     streams: BTreeMap<StreamId, (Option<Timestamp>, usize, bool)>,
     created: BTreeMap<String, u32>,
     /// A create requested by a killed daemon, and until when the server may execute it.
@@ -166,7 +166,7 @@ impl World {
 
     fn wake(&mut self) {
         if let Some((at, timer)) = self.unit.poll_timeout() {
-            // Each request is answered within seconds.
+            // These two wait for open requests, because each request is answered within seconds.
             if !self.asked.is_empty() && matches!(timer, Timer::GiveUp | Timer::Outage) {
                 return;
             }
@@ -366,7 +366,7 @@ impl World {
     }
 
     fn kill(&mut self, fate: Fate) {
-        // No create is so late that a daemon was killed twice in between; the sweep at a start handles those.
+        // No create is delayed across two kills here, because only the sweep at a start handles that.
         self.land();
         for request in std::mem::take(&mut self.asked) {
             match (request, fate) {

@@ -1,4 +1,4 @@
-//! What the driver does to the units of the fabric, and what it hears of them.
+//! What the driver does to the fabric's units, and what it learns about them.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What the driver does to units.
 pub(in super::super) struct FakeChildren {
     pub(in super::super) fabric: Arc<Fabric>,
-    /// The node's units, of which it makes those of jobs that were submitted elsewhere.
+    /// The node's unit registry, which makes the units of jobs that were submitted elsewhere.
     pub(in super::super) registry: Registry,
 }
 
@@ -50,7 +50,7 @@ impl Children for FakeChildren {
                 assert!(!units.local.contains_key(&unit), "{unit} is sent twice");
                 units.local.insert(unit.clone(), Local::new(request));
             });
-            // The process may end here.
+            // Lets a test end the process here.
             tokio::task::yield_now().await;
             let mut bytes = input.head;
             for (path, from) in input.files {
@@ -143,10 +143,10 @@ impl Children for FakeChildren {
         });
         Box::pin(async move {
             if !may_act {
-                // Its node is not asked until the lease holds.
+                // The unit's node is not asked until the lease is valid.
                 tokio::time::sleep(PATIENCE).await;
             }
-            // One that runs here is ended by what is on its disk.
+            // A unit that runs here needs no answer, because its release is on this node's disk.
             let is_pending = |local: &Local| local.is_released && local.request.node.as_str() != OWN;
             !self.fabric.look(|units| units.local.get(&unit).is_some_and(is_pending))
         })
@@ -226,7 +226,7 @@ impl FakeStream {
             (true, false) if end.is_none() => return Some(ChildNews::Accepted),
             (true, _) | (false, false) => {}
         }
-        // What was handed over is kept by its node alone.
+        // Only the unit's node keeps output that was read already.
         let (is_handed, node) = (at < local.handed, local.request.node.to_string());
         let rest = Bytes::copy_from_slice(local.output.get(at..).unwrap_or_default());
         if contacts > told && end.is_none() && local.in_contact && !local.is_missing {

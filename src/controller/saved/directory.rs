@@ -1,0 +1,243 @@
+//! The saved jobs of a directory, as the disk had them at the last reload. A file that is broken keeps its last good
+//! version, and says so until it is mended or removed.
+//!
+//! Whoever can write such a file runs commands on all hosts that the node's jobs reach. So a file counts only if it is no
+//! link, belongs to the daemon's user or to root, and nobody else can write to it.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+
+use super::SavedFault;
+use super::file::SavedJob;
+use crate::controller::credentials::is_file_name;
+use crate::os::regular_file;
+use crate::yaml::YamlFault;
+
+/// The largest file.
+const LARGEST: u64 = 256 << 10;
+/// The most files, and the most bytes of all of them.
+const MOST: usize = 20_000;
+const MOST_BYTES: u64 = 64 << 20;
+/// The most threads that parse files, and the fewest files for each.
+const MOST_THREADS: usize = 4;
+const LEAST_PART: usize = 64;
+const SUFFIX: &str = ".yml";
+/// Bytes of a hash that are kept.
+const HASH: usize = 8;
+/// The bits of a mode that let others than the owner write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// A saved job as its text, which has been right, and what lists show of it. It is parsed again where it is needed: in
+/// memory ten thousand parsed jobs take several times as much as their texts.
+#[derive(Debug, PartialEq)]
+pub(crate) struct LoadedJob {
+    text: Box<str>,
+    /// 16 hex digits of the file's hash.
+    pub hash: Box<str>,
+    /// For people.
+    pub description: Option<Box<str>>,
+    /// Its playbook or module.
+    pub runs: Option<Box<str>>,
+    /// The address of its project, or its directory.
+    pub source: Option<Box<str>>,
+}
+
+impl LoadedJob {
+    /// The job of a text.
+    ///
+    /// # Errors
+    /// The first fault, with its line.
+    pub(super) fn of(text: &str, hash: &str) -> Result<Self, YamlFault> {
+        let job = SavedJob::parse(text)?;
+        let url = job.project.as_ref().map(|project| project.url.as_str().into());
+        Ok(Self {
+            text: text.into(),
+            hash: hash.into(),
+            description: job.description.map(Into::into),
+            runs: job.playbook.or(job.module).map(Into::into),
+            source: url.or_else(|| job.directory.map(|path| path.display().to_string().into())),
+        })
+    }
+
+    /// The whole of it.
+    ///
+    /// # Errors
+    /// None in practice: the text has been parsed before.
+    pub(crate) fn job(&self) -> Result<SavedJob, YamlFault> {
+        SavedJob::parse(&self.text)
+    }
+}
+
+/// What there is under a name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct SavedEntry {
+    /// The last good version.
+    pub job: Option<Arc<LoadedJob>>,
+    /// What is wrong with the file now.
+    pub fault: Option<SavedFault>,
+}
+
+/// The saved jobs of a node.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct SavedJobs {
+    entries: BTreeMap<String, SavedEntry>,
+    /// What is wrong with the directory, or with files that can have no name.
+    faults: Vec<SavedFault>,
+}
+
+impl SavedJobs {
+    /// Reads a directory; `former` are the jobs before. Blocks on the disk.
+    pub(crate) fn load(directory: &Path, former: &Self) -> Self {
+        let mut this = Self::default();
+        let names = match this.names(directory) {
+            Ok(names) => names,
+            Err(error) => {
+                let fault = fault(directory, 0, format!("it cannot be read: {error}"));
+                return Self { entries: former.entries.clone(), faults: vec![fault] };
+            }
+        };
+        let mut bytes = 0;
+        let file = |name: String| {
+            let path = directory.join(format!("{name}{SUFFIX}"));
+            let text = read(&path).and_then(|text| {
+                bytes += text.len() as u64;
+                let text = Some(text).filter(|_| bytes <= MOST_BYTES);
+                text.ok_or_else(|| format!("all files together are longer than {MOST_BYTES} bytes"))
+            });
+            ReadFile { name, path, text }
+        };
+        let files: Vec<ReadFile> = names.into_iter().map(file).collect();
+        this.entries = parse_all(&files, former);
+        this
+    }
+
+    /// The names of the files, in order. Files that look like one and can have no name become faults.
+    fn names(&mut self, directory: &Path) -> std::io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for found in std::fs::read_dir(directory)? {
+            let found = found?.file_name();
+            let Some(file) = found.to_str().filter(|file| !file.starts_with('.')) else { continue };
+            let path = directory.join(file);
+            match file.strip_suffix(SUFFIX) {
+                Some(name) if is_file_name(name) => names.push(name.to_owned()),
+                Some(_) => self.faults.push(fault(
+                    &path,
+                    0,
+                    "its name is none for a saved job: lower-case letters, digits, dashes and dots",
+                )),
+                None if file.ends_with(".yaml") => {
+                    self.faults.push(fault(
+                        &path,
+                        0,
+                        format!("it is not read: its name must end with {SUFFIX}"),
+                    ));
+                }
+                None => {}
+            }
+        }
+        names.sort_unstable();
+        self.faults.sort_by(|one, other| one.file.cmp(&other.file));
+        if names.len() > MOST {
+            let text = format!("it has {} files, of which the first {MOST} are read", names.len());
+            self.faults.push(fault(directory, 0, text));
+            names.truncate(MOST);
+        }
+        Ok(names)
+    }
+
+    /// All names in order, with what there is under each.
+    pub(crate) fn entries(&self) -> &BTreeMap<String, SavedEntry> {
+        &self.entries
+    }
+
+    /// What is wrong with the directory itself, or with files that can have no name.
+    pub(crate) fn faults(&self) -> &[SavedFault] {
+        &self.faults
+    }
+
+    /// How many there are, and how much is wrong.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.entries.len() as u64, self.all_faults().count() as u64)
+    }
+
+    /// All that is wrong.
+    pub(crate) fn all_faults(&self) -> impl Iterator<Item = &SavedFault> {
+        self.faults.iter().chain(self.entries.values().filter_map(|entry| entry.fault.as_ref()))
+    }
+}
+
+/// A file, or why it cannot be read.
+struct ReadFile {
+    name: String,
+    path: PathBuf,
+    text: Result<String, String>,
+}
+
+impl ReadFile {
+    /// What there is under its name now.
+    fn entry(&self, former: &SavedJobs) -> SavedEntry {
+        let before = former.entries.get(&self.name).and_then(|entry| entry.job.clone());
+        let text = self.text.as_ref().map_err(|what| fault(&self.path, 0, what));
+        match text.and_then(|text| loaded(&self.path, text, before.as_ref())) {
+            Ok(job) => SavedEntry { job: Some(job), fault: None },
+            Err(fault) => SavedEntry { job: before, fault: Some(fault) },
+        }
+    }
+}
+
+/// Parses files on several threads, because an operator waits for a reload: 10,000 files take a processor 0.9 s.
+fn parse_all(files: &[ReadFile], former: &SavedJobs) -> BTreeMap<String, SavedEntry> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    let part = files.len().div_ceil(threads).max(LEAST_PART);
+    let parse = |file: &ReadFile| (file.name.clone(), file.entry(former));
+    std::thread::scope(|scope| {
+        let parts =
+            files.chunks(part).map(|part| scope.spawn(move || part.iter().map(parse).collect::<Vec<_>>()));
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().flat_map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
+
+impl SavedFault {
+    /// Reads one file, which need not be in a directory of saved jobs.
+    pub(crate) fn of_file(path: &Path) -> Option<Self> {
+        let text = read(path).map_err(|what| fault(path, 0, what));
+        text.and_then(|text| loaded(path, &text, None)).err()
+    }
+}
+
+fn fault(path: &Path, line: u64, what: impl Into<String>) -> SavedFault {
+    SavedFault { file: path.display().to_string(), line, what: what.into() }
+}
+
+/// The job in a text; the one before if that has not changed.
+fn loaded(path: &Path, text: &str, before: Option<&Arc<LoadedJob>>) -> Result<Arc<LoadedJob>, SavedFault> {
+    let hash = digest::digest(&digest::SHA256, text.as_bytes());
+    let hash: String = hash.as_ref().iter().take(HASH).map(|byte| format!("{byte:02x}")).collect();
+    if let Some(same) = before.filter(|before| *before.hash == *hash) {
+        return Ok(same.clone());
+    }
+    let loaded = LoadedJob::of(text, &hash).map_err(|wrong| fault(path, wrong.line, wrong.text));
+    loaded.map(Arc::new)
+}
+
+/// The text of a file, which is judged once it is open.
+fn read(path: &Path) -> Result<String, String> {
+    let opened = regular_file::open_itself(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let own = rustix::process::geteuid().as_raw();
+    if opened.owner != own && opened.owner != 0 {
+        return Err(format!(
+            "it belongs to user {}, not to the user of this daemon, {own}, or to root",
+            opened.owner
+        ));
+    }
+    if opened.mode & OTHERS_WRITE != 0 {
+        return Err(format!("its mode is {:04o}, so others can write to it: chmod go-w", opened.mode));
+    }
+    opened.text(LARGEST).map_err(|error| format!("it cannot be read: {error}"))
+}

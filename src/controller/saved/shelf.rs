@@ -1,0 +1,62 @@
+//! The saved jobs that are in force on this node, which a reload replaces. Reads them off the threads that carry links, and
+//! logs what is wrong with files, once for each fault.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::SavedJobs;
+
+/// Faults that are logged one by one.
+const TOLD: usize = 20;
+
+/// The saved jobs of a node. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct SavedShelf {
+    jobs: Arc<ArcSwap<SavedJobs>>,
+    /// The node's own directory, which no job may bring along.
+    node_directory: Arc<Path>,
+}
+
+impl SavedShelf {
+    /// An empty one.
+    pub(crate) fn new(node_directory: PathBuf) -> Self {
+        Self { jobs: Arc::default(), node_directory: node_directory.into() }
+    }
+
+    /// The saved jobs as they are now.
+    pub(crate) fn now(&self) -> Arc<SavedJobs> {
+        self.jobs.load_full()
+    }
+
+    /// The node's own directory.
+    pub(crate) fn node_directory(&self) -> &Path {
+        &self.node_directory
+    }
+
+    /// Reads the directory again.
+    pub(crate) async fn reload(&self, directory: Option<PathBuf>) {
+        let former = self.now();
+        let Some(directory) = directory else { return self.jobs.store(Arc::default()) };
+        let read = {
+            let former = former.clone();
+            tokio::task::spawn_blocking(move || SavedJobs::load(&directory, &former))
+        };
+        let jobs = match read.await {
+            Ok(jobs) => jobs,
+            Err(error) => return tracing::error!(%error, "cannot read the saved jobs, the former ones stay"),
+        };
+        let known: BTreeSet<String> = former.all_faults().map(ToString::to_string).collect();
+        let news = jobs.all_faults().filter(|fault| !known.contains(&fault.to_string()));
+        news.take(TOLD).for_each(|fault| {
+            tracing::warn!(fault = %fault, "a saved job is broken, its last good version stays");
+        });
+        let (count, broken) = jobs.counts();
+        if jobs != *former {
+            tracing::info!(count, broken, "read the saved jobs");
+        }
+        self.jobs.store(Arc::new(jobs));
+    }
+}

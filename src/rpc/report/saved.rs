@@ -1,0 +1,99 @@
+//! What a control node says of its saved jobs. docs/saved-jobs.md and docs/controller-reference.md specify the keys. Values
+//! of variables are in none of them.
+
+#![expect(missing_docs, reason = "the keys are specified in docs/controller-reference.md")]
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Lenient;
+use super::names::names;
+
+names! {
+    /// What the value of a variable is.
+    #[derive(Default)]
+    enum VarKind {
+        /// A text.
+        #[default]
+        Text = "text",
+        /// A whole number.
+        Int = "int",
+        /// A number.
+        Number = "number",
+        /// True or false.
+        Flag = "bool",
+        /// Anything that JSON can say.
+        Json = "json",
+    }
+}
+
+/// A saved job in a list.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SavedSummary {
+    pub name: String,
+    pub description: Option<String>,
+    /// Its playbook, or its module.
+    pub runs: Option<String>,
+    /// The address of its project, or its directory.
+    pub source: Option<String>,
+    /// Of the file of which it is started; null if there has been no good one.
+    pub hash: Option<String>,
+    /// What is wrong with the file now.
+    pub fault: Option<String>,
+}
+
+/// A page of saved jobs, by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SavedPage {
+    pub saved: Vec<SavedSummary>,
+    /// What is wrong with the directory, or with files that can have no name.
+    pub faults: Vec<String>,
+    /// `after` of the next page, or null.
+    pub next: Option<String>,
+}
+
+/// All of a saved job but the values of its variables.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SavedReport {
+    #[serde(flatten)]
+    pub summary: SavedSummary,
+    pub revision: Option<String>,
+    /// A text of several lines stands there as their number.
+    pub inventory: Vec<String>,
+    pub limit: Option<String>,
+    pub tags: Vec<String>,
+    pub skip_tags: Vec<String>,
+    /// The names of its extra variables.
+    pub extra_vars: Vec<String>,
+    pub vars: BTreeMap<String, VarReport>,
+    /// The header that its jobs get.
+    pub header: Value,
+}
+
+/// A variable that may be given at the start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct VarReport {
+    #[serde(rename = "type")]
+    pub kind: Lenient<VarKind>,
+    pub description: Option<String>,
+    pub default: Option<Value>,
+    pub choices: Vec<Value>,
+    pub pattern: Option<String>,
+    pub secret: bool,
+}
+
+/// A job that was started. Its number is null while the store is away.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct StartedJob {
+    pub id: Option<i64>,
+    pub unit: String,
+    pub hash: String,
+}
