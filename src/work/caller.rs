@@ -42,6 +42,10 @@ pub enum CallerName {
     Web(String),
     /// A host that asks the authority for a certificate, by its address.
     Host(String),
+    /// The schedule of a saved job, by the job's name.
+    Schedule(String),
+    /// The address at which a forge starts a saved job, by the job's name.
+    Hook(String),
 }
 
 impl fmt::Display for CallerName {
@@ -52,6 +56,8 @@ impl fmt::Display for CallerName {
             Self::Certificate(name) => write!(f, "cert:{name}"),
             Self::Web(name) => write!(f, "web:{name}"),
             Self::Host(address) => write!(f, "host:{address}"),
+            Self::Schedule(name) => write!(f, "schedule:{name}"),
+            Self::Hook(name) => write!(f, "hook:{name}"),
         }
     }
 }
@@ -104,6 +110,11 @@ impl Caller {
     pub fn of_page(name: String, is_admin: bool) -> Self {
         let rights = if is_admin { Rights::Admin } else { Rights::Operator };
         Self { origin: Origin::Tcp, rights, signature: None, credentials: CallerName::Web(name) }
+    }
+
+    /// What a file of this node asks for: whoever may write the file has decided what it starts.
+    pub fn of_file(credentials: CallerName) -> Self {
+        Self { origin: Origin::Tcp, rights: Rights::Admin, signature: None, credentials }
     }
 
     /// Whether this caller has these rights.

@@ -8,6 +8,7 @@ mod jobs;
 mod saved;
 mod streams;
 
+pub(super) use self::saved::LaunchTerms;
 use super::answers;
 use super::core::JobId;
 use super::driver::rfc3339;

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::{bad, conflict, missing};
+use crate::controller::core::{JobId, Word};
 use crate::controller::header::Header;
 use crate::controller::pack::{PackedJob, PackedStream};
 use crate::controller::saved::{LoadedJob, NodeGuards, SavedEntry, SavedJob, SavedVar};
@@ -34,6 +35,17 @@ const PAGE_BYTES: usize = 1 << 20;
 const FAULTS: usize = 100;
 /// Bytes of a stream that are handed over at a time.
 const PIECE: usize = 256 << 10;
+
+/// What a job gets beside what its file says.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct LaunchTerms {
+    /// Only one job has it, however often it is started. Begins with `meshd/`, as no client's key does.
+    pub key: Option<String>,
+    /// A label of the controller's own.
+    pub label: Option<(String, String)>,
+    /// A word of which only one running job may hold each.
+    pub exclusive: Option<Word>,
+}
 
 impl Service {
     pub(super) fn list_saved(&self, asked: SavedFilter) -> SavedPage {
@@ -72,11 +84,37 @@ impl Service {
         })
     }
 
-    /// Starts a saved job. Goes on if its caller goes away, so that nothing is left half done.
+    /// Starts a saved job.
     pub(super) async fn start_saved(
         &self,
         asked: SavedStart,
         who: &Caller,
+    ) -> Result<StartedJob, OperationRefusal> {
+        self.launch_saved(asked, who, LaunchTerms::default()).await
+    }
+
+    /// Starts a saved job, unless there is a job with this key already. Returns the number of that one, if so.
+    #[expect(dead_code, reason = "schedules come next")]
+    pub(in crate::controller) async fn start_saved_once(
+        &self,
+        asked: SavedStart,
+        who: &Caller,
+        terms: LaunchTerms,
+    ) -> Result<Result<StartedJob, JobId>, OperationRefusal> {
+        if let Some(key) = &terms.key
+            && let Some(known) = self.driver.store.job_of_key(key.clone()).await?
+        {
+            return Ok(Err(known));
+        }
+        self.launch_saved(asked, who, terms).await.map(Ok)
+    }
+
+    /// Goes on if its caller goes away, so that nothing is left half done.
+    async fn launch_saved(
+        &self,
+        asked: SavedStart,
+        who: &Caller,
+        terms: LaunchTerms,
     ) -> Result<StartedJob, OperationRefusal> {
         let SavedStart { name, vars } = asked;
         let loaded = self.startable(&name)?;
@@ -87,7 +125,9 @@ impl Service {
         let variables = job.variables(vars.0).map_err(|why| bad(format!("{name}: {why}")))?;
         let (this, who) = (self.clone(), who.clone());
         let started =
-            tokio::spawn(async move { this.submit_saved(&name, &loaded.hash, job, variables, who).await });
+            tokio::spawn(
+                async move { this.submit_saved(&name, &loaded.hash, job, variables, who, terms).await },
+            );
         started.await.map_err(|error| conflict(error.to_string()))?
     }
 
@@ -109,8 +149,12 @@ impl Service {
         job: SavedJob,
         variables: Map<String, Value>,
         who: Caller,
+        terms: LaunchTerms,
     ) -> Result<StartedJob, OperationRefusal> {
-        let header = job.header(name, hash);
+        let mut header = job.header(name, hash);
+        header.key = terms.key;
+        header.labels.extend(terms.label);
+        header.exclusive.extend(terms.exclusive);
         let mut stream = self.pack_saved(name, job, variables).await?;
         let refused =
             |error: WorkError| OperationRefusal::new(OperationCode::Refused, format!("{name}: {error}"));

@@ -38,8 +38,12 @@ impl JobIntake for Intake {
         self.stream.push(bytes).map_err(|error| error.to_string())?;
         let (is_admin, support) = (self.is_admin, self.door.support());
         let Some(header) = self.stream.header() else { return Ok(()) };
-        if !self.is_own && header.labels.keys().any(|name| name.starts_with(RESERVED)) {
-            return Err(format!("header: labels: names that begin with {RESERVED} are the controller's own"));
+        let is_reserved = |name: &String| name.starts_with(RESERVED);
+        let (label, key) =
+            (header.labels.keys().any(is_reserved), header.key.as_ref().is_some_and(is_reserved));
+        if !self.is_own && (label || key) {
+            let what = if label { "labels: names" } else { "key: keys" };
+            return Err(format!("header: {what} that begin with {RESERVED} are the controller's own"));
         }
         check(header, is_admin, support)
     }

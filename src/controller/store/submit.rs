@@ -74,6 +74,14 @@ impl Submitted {
 }
 
 impl Store {
+    /// The job with a key.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn job_of_key(&self, key: String) -> Result<Option<JobId>, Error> {
+        self.read(move |sql| Ok(by_key(sql, &key)?.map(|(job, _)| job))).await
+    }
+
     /// Stores a job, unless its unit or its key is known. Refuses it while `max_pending` jobs are pending.
     ///
     /// # Errors
