@@ -28,6 +28,7 @@ mod output;
 mod ping;
 mod reload;
 mod saved;
+mod schedule;
 mod service;
 mod snapshot;
 mod status;
@@ -130,6 +131,9 @@ enum MeshctlVerb {
     /// List, show, start and check jobs that a control node has as files
     #[command(subcommand)]
     Saved(saved::SavedVerb),
+    /// Show and pause the schedules of saved jobs
+    #[command(subcommand)]
+    Schedule(schedule::ScheduleVerb),
     /// Manage the nodes that run jobs
     #[command(subcommand)]
     Instance(instance::InstanceVerb),
@@ -267,6 +271,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         MeshctlVerb::Work(work) => work.run(&context()?).await,
         MeshctlVerb::Job(job) => job.run(&context()?).await,
         MeshctlVerb::Saved(saved) => saved.run(context, output).await,
+        MeshctlVerb::Schedule(schedule) => schedule.run(&context()?).await,
         MeshctlVerb::Instance(instance) => instance.run(&context()?).await,
         MeshctlVerb::Group(group) => group.run(&context()?).await,
         MeshctlVerb::Controller(controller) => controller.run(context, output, files.store).await,

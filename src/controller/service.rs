@@ -1,11 +1,12 @@
 //! The controller of a node: opens it once its store can be reached, and turns submissions into jobs. `driver` does
 //! what is due for a job, `operations` does what operators ask for, `door` serves the units, `intake` decides which
-//! payload becomes a job, and `resume` finds the job of a unit of an earlier process.
+//! payload becomes a job, `resume` finds the job of a unit of an earlier process, and `schedules` starts saved jobs.
 
 mod door;
 pub(super) mod intake;
 pub(super) mod repeat;
 mod resume;
+pub(super) mod schedules;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -250,6 +251,7 @@ impl Service {
             stop.cancel();
         });
         tokio::spawn(service.clone().keep_house());
+        tokio::spawn(service.clone().keep_schedules());
         service
     }
 

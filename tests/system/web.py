@@ -42,8 +42,9 @@ class Answer:
 class Client:
     """Asks on a new connection each time."""
 
-    def __init__(self, port, context=None):
-        self.port, self.context = port, context
+    def __init__(self, port, context=None, patience=30):
+        #: Seconds for which an answer is waited for.
+        self.port, self.context, self.patience = port, context, patience
         #: Connections whose answers go on.
         self.begun = []
 
@@ -53,7 +54,8 @@ class Client:
             with contextlib.suppress(OSError):
                 self.begun.pop().shutdown(socket.SHUT_RDWR)
 
-    def connection(self, timeout=30):
+    def connection(self, timeout=None):
+        timeout = timeout or self.patience
         if self.context:
             return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=self.context)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)

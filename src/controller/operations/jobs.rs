@@ -153,7 +153,7 @@ impl Service {
         Ok(told)
     }
 
-    pub(super) async fn cancel_job(
+    pub(in crate::controller) async fn cancel_job(
         &self,
         id: JobId,
         audit: Audit,

@@ -6,6 +6,7 @@ mod groups;
 mod instances;
 mod jobs;
 mod saved;
+mod schedules;
 mod streams;
 
 pub(super) use self::saved::LaunchTerms;
@@ -107,6 +108,13 @@ impl Service {
             Operation::ListSaved(it) => Answer::ListSaved(self.list_saved(it)),
             Operation::GetSaved(it) => Answer::GetSaved(self.saved_job(&it.name).await?),
             Operation::StartSaved(it) => Answer::StartSaved(self.start_saved(it, who).await?),
+            Operation::ListSchedules(it) => Answer::ListSchedules(self.list_schedules(it).await?),
+            Operation::PauseSchedule(it) => {
+                Answer::PauseSchedule(self.pause_schedule(&it.name, true, audit).await?)
+            }
+            Operation::ResumeSchedule(it) => {
+                Answer::ResumeSchedule(self.pause_schedule(&it.name, false, audit).await?)
+            }
             Operation::ListJobs(it) => Answer::ListJobs(self.list_jobs(it).await?),
             Operation::CountJobs(it) => Answer::CountJobs(self.count_jobs(it).await?),
             Operation::GetJob(it) => Answer::GetJob(self.job(JobId(it.id)).await?),

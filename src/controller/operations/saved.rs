@@ -94,7 +94,6 @@ impl Service {
     }
 
     /// Starts a saved job, unless there is a job with this key already. Returns the number of that one, if so.
-    #[expect(dead_code, reason = "schedules come next")]
     pub(in crate::controller) async fn start_saved_once(
         &self,
         asked: SavedStart,

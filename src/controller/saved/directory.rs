@@ -14,6 +14,7 @@ use aws_lc_rs::digest;
 
 use super::SavedFault;
 use super::file::SavedJob;
+use super::schedule::{LoadedSchedule, Schedule, holidays};
 use crate::controller::credentials::is_file_name;
 use crate::os::regular_file;
 use crate::yaml::YamlFault;
@@ -45,6 +46,8 @@ pub(crate) struct LoadedJob {
     pub runs: Option<Box<str>>,
     /// The address of its project, or its directory.
     pub source: Option<Box<str>>,
+    /// When it starts by itself.
+    pub schedule: Option<Box<LoadedSchedule>>,
 }
 
 impl LoadedJob {
@@ -54,6 +57,8 @@ impl LoadedJob {
     /// The first fault, with its line.
     pub(super) fn of(text: &str, hash: &str) -> Result<Self, YamlFault> {
         let job = SavedJob::parse(text)?;
+        let schedule = job.schedule.map(load_schedule).transpose();
+        let schedule = schedule.map_err(|text| YamlFault { line: 0, text })?;
         let url = job.project.as_ref().map(|project| project.url.as_str().into());
         Ok(Self {
             text: text.into(),
@@ -61,6 +66,7 @@ impl LoadedJob {
             description: job.description.map(Into::into),
             runs: job.playbook.or(job.module).map(Into::into),
             source: url.or_else(|| job.directory.map(|path| path.display().to_string().into())),
+            schedule: schedule.map(Box::new),
         })
     }
 
@@ -160,6 +166,15 @@ impl SavedJobs {
         &self.faults
     }
 
+    /// All schedules, by name.
+    pub(crate) fn schedules(&self) -> impl Iterator<Item = (&str, &LoadedSchedule)> {
+        let named = |(name, entry)| {
+            let (name, entry): (&String, &SavedEntry) = (name, entry);
+            Some((name.as_str(), entry.job.as_ref()?.schedule.as_deref()?))
+        };
+        self.entries.iter().filter_map(named)
+    }
+
     /// How many there are, and how much is wrong.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.entries.len() as u64, self.all_faults().count() as u64)
@@ -219,11 +234,24 @@ fn fault(path: &Path, line: u64, what: impl Into<String>) -> SavedFault {
 fn loaded(path: &Path, text: &str, before: Option<&Arc<LoadedJob>>) -> Result<Arc<LoadedJob>, SavedFault> {
     let hash = digest::digest(&digest::SHA256, text.as_bytes());
     let hash: String = hash.as_ref().iter().take(HASH).map(|byte| format!("{byte:02x}")).collect();
-    if let Some(same) = before.filter(|before| *before.hash == *hash) {
+    let reads_more = |job: &LoadedJob| job.schedule.as_ref().is_some_and(|one| one.said.holidays.is_some());
+    if let Some(same) = before.filter(|before| *before.hash == *hash && !reads_more(before)) {
         return Ok(same.clone());
     }
     let loaded = LoadedJob::of(text, &hash).map_err(|wrong| fault(path, wrong.line, wrong.text));
     loaded.map(Arc::new)
+}
+
+/// A schedule with the holidays of its file.
+fn load_schedule(said: Schedule) -> Result<LoadedSchedule, String> {
+    let timetable = said.timetable().map_err(|(key, why)| format!("schedule.{key}: {why}"))?;
+    let days = said.holidays.as_ref().map(|path| {
+        let wrong = |why: String| format!("schedule.holidays: {}{why}", path.display());
+        let text = read(path).map_err(|why| wrong(format!(": {why}")))?;
+        holidays(&text)
+            .map_err(|line| wrong(format!(":{line}: it does not begin with a date, as 2026-12-25")))
+    });
+    Ok(LoadedSchedule { holidays: days.transpose()?.unwrap_or_default(), timetable, said })
 }
 
 /// The text of a file, which is judged once it is open.

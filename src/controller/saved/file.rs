@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::rules as own;
-use super::vars::SavedVar;
+use super::schedule::Schedule;
+use super::vars::{self, SavedVar};
 use crate::controller::core::{GroupName, Word};
 use crate::controller::header::{ProjectSync, RetryWords, RunnerWords, rules};
 use crate::rpc::strict::{self, Misfit};
@@ -20,6 +21,7 @@ use crate::yaml::{self, YamlFault};
 /// The key whose values strangers to this grammar read, so that a null in it is kept.
 const EXTRA_VARS: &str = "extra_vars";
 const VARS: &str = "vars";
+const SCHEDULE: &str = "schedule";
 
 /// A job as its file says it.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
@@ -123,6 +125,8 @@ pub(crate) struct SavedJob {
     pub runner: Option<RunnerWords>,
     /// Keep the payload after its end, for reruns.
     pub keep: Keep,
+    /// When it starts by itself.
+    pub schedule: Option<Schedule>,
 }
 
 /// Whether a payload is kept. A type of its own for its default.
@@ -180,24 +184,41 @@ impl SavedJob {
             let text = "it is missing: say where the playbook is, in a `project` of git or a `directory` of this node";
             return Some(rule("project", text));
         }
-        self.vars.iter().find_map(|(name, var)| {
-            let is_name = |text: &str| {
-                let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
-                text.chars().all(letters)
-                    && !text.starts_with(|c: char| c.is_ascii_digit())
-                    && !text.is_empty()
-            };
-            let text = match () {
-                () if !is_name(name) => {
-                    "it is not the name of a variable: letters, digits and _, and no digit first".to_owned()
-                }
-                () if self.extra_vars.contains_key(name) => {
-                    format!("it is in `{EXTRA_VARS}` too: leave it out there, and give it a default here")
-                }
-                () => return var.fault().map(|(key, text)| rule(&format!("{VARS}.{name}.{key}"), text)),
-            };
-            Some(rule(&format!("{VARS}.{name}"), text))
-        })
+        self.vars
+            .iter()
+            .find_map(|(name, var)| {
+                let is_name = |text: &str| {
+                    let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                    text.chars().all(letters)
+                        && !text.starts_with(|c: char| c.is_ascii_digit())
+                        && !text.is_empty()
+                };
+                let text = match () {
+                    () if !is_name(name) => {
+                        "it is not the name of a variable: letters, digits and _, and no digit first"
+                            .to_owned()
+                    }
+                    () if self.extra_vars.contains_key(name) => {
+                        format!("it is in `{EXTRA_VARS}` too: leave it out there, and give it a default here")
+                    }
+                    () => return var.fault().map(|(key, text)| rule(&format!("{VARS}.{name}.{key}"), text)),
+                };
+                Some(rule(&format!("{VARS}.{name}"), text))
+            })
+            .or_else(|| self.check_schedule())
+    }
+
+    fn check_schedule(&self) -> Option<Misfit> {
+        let schedule = self.schedule.as_ref()?;
+        if let Err((key, why)) = schedule.timetable() {
+            return Some(rule(&format!("{SCHEDULE}.{key}"), why));
+        }
+        let is_secret = |name: &&String| self.vars.get(*name).is_some_and(|var| var.secret);
+        let fault = match schedule.vars.keys().find(is_secret) {
+            Some(secret) => format!("{secret} is secret: a file is no place for it"),
+            None => vars::settle(&self.vars, schedule.vars.clone()).err()?,
+        };
+        Some(rule(&format!("{SCHEDULE}.{VARS}"), fault))
     }
 }
 

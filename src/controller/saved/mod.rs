@@ -3,20 +3,25 @@
 //!
 //! `file` reads the text of a file by its `rules`, and `vars` what may be given at the start; both are pure. `directory`
 //! has the set as it is on disk, and `shelf` as it was at the last reload. `start` makes of a saved job and the given
-//! values what any client submits: a header, and the parts of a stream. Knows nothing of units and the store:
-//! `operations` hands both to the door.
+//! values what any client submits: a header, and the parts of a stream. `schedule` has the times at which one starts by
+//! itself, and `ticks` decides which of them is due. Knows nothing of units and the store: `operations` hands both to the
+//! door, and `service::schedules` keeps what has been started.
 
 mod directory;
 mod file;
 mod rules;
+mod schedule;
 mod shelf;
 mod start;
+mod ticks;
 mod vars;
 
 pub(crate) use self::directory::{LoadedJob, SavedEntry, SavedJobs};
 pub(crate) use self::file::SavedJob;
+pub(crate) use self::schedule::LoadedSchedule;
 pub(crate) use self::shelf::SavedShelf;
 pub(crate) use self::start::{NodeGuards, RESERVED, saved_label};
+pub(crate) use self::ticks::{Due, OpenJob, ScheduleLook, ScheduleState, next_starts};
 pub(crate) use self::vars::SavedVar;
 
 /// What is wrong with a file, and in which line.

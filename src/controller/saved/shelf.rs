@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 
 use super::SavedJobs;
 
@@ -16,6 +17,7 @@ const TOLD: usize = 20;
 #[derive(Debug, Clone)]
 pub(crate) struct SavedShelf {
     jobs: Arc<ArcSwap<SavedJobs>>,
+    news: Arc<Notify>,
     /// The node's own directory, which no job may bring along.
     node_directory: Arc<Path>,
 }
@@ -23,12 +25,22 @@ pub(crate) struct SavedShelf {
 impl SavedShelf {
     /// An empty one.
     pub(crate) fn new(node_directory: PathBuf) -> Self {
-        Self { jobs: Arc::default(), node_directory: node_directory.into() }
+        Self { jobs: Arc::default(), news: Arc::default(), node_directory: node_directory.into() }
     }
 
     /// The saved jobs as they are now.
     pub(crate) fn now(&self) -> Arc<SavedJobs> {
         self.jobs.load_full()
+    }
+
+    /// Returns once they were read again, or something about them has changed.
+    pub(crate) async fn changed(&self) {
+        self.news.notified().await;
+    }
+
+    /// Something about them has changed.
+    pub(crate) fn note_change(&self) {
+        self.news.notify_one();
     }
 
     /// The node's own directory.
@@ -58,5 +70,6 @@ impl SavedShelf {
             tracing::info!(count, broken, "read the saved jobs");
         }
         self.jobs.store(Arc::new(jobs));
+        self.note_change();
     }
 }

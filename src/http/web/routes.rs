@@ -24,7 +24,7 @@ use crate::rpc::report::controller::{
 };
 use crate::rpc::report::enrolment::{EnrolmentReport, NodeActed};
 use crate::rpc::report::node::NodeReport;
-use crate::rpc::report::saved::{SavedPage, SavedReport, StartedJob};
+use crate::rpc::report::saved::{SavedPage, SavedReport, SchedulePage, ScheduleReport, StartedJob};
 use crate::tls::AccessLevel;
 
 /// The media type of a job's header and stream.
@@ -131,6 +131,12 @@ routes! {
         |web, asked| web.operate(asked, "saved.get").await;
     POST "/api/v1/saved/{name}/start" OPERATE, "The new job", &[], json_of::<StartOfSaved>() => json_of::<StartedJob>(),
         |web, asked| web.change::<StartOfSaved>(asked, "saved.start").await;
+    GET "/api/v1/schedules" READ, "When saved jobs start by themselves, by name", OF_SAVED, NOTHING => json_of::<SchedulePage>(),
+        |web, asked| web.operate(asked, "schedule.list").await;
+    POST "/api/v1/schedules/{name}/pause" ADMIN, "The schedule", &[], NOTHING => json_of::<ScheduleReport>(),
+        |web, asked| web.operate(asked, "schedule.pause").await;
+    POST "/api/v1/schedules/{name}/resume" ADMIN, "The schedule", &[], NOTHING => json_of::<ScheduleReport>(),
+        |web, asked| web.operate(asked, "schedule.resume").await;
     GET "/api/v1/jobs/{id}" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.operate(asked, "job.get").await;
     GET "/api/v1/jobs/{id}/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),

@@ -22,7 +22,7 @@ use super::report::controller::{
 };
 use super::report::enrolment::{EnrolmentReport, NodeActed};
 use super::report::names::names;
-use super::report::saved::{SavedPage, SavedReport, StartedJob};
+use super::report::saved::{SavedPage, SavedReport, SchedulePage, ScheduleReport, StartedJob};
 use super::strict;
 
 /// The key that names an operation.
@@ -159,6 +159,12 @@ operations! {
     GetSaved "saved.get" get_saved(ByName) -> SavedReport;
     /// Starts one of them.
     StartSaved "saved.start" start_saved(SavedStart) -> StartedJob;
+    /// When saved jobs start by themselves, by name.
+    ListSchedules "schedule.list" list_schedules(SavedFilter) -> SchedulePage;
+    /// Lets a schedule start nothing.
+    PauseSchedule "schedule.pause" pause_schedule(ByName) -> ScheduleReport;
+    /// Lets it start jobs again.
+    ResumeSchedule "schedule.resume" resume_schedule(ByName) -> ScheduleReport;
     /// Jobs, newest first.
     ListJobs "job.list" list_jobs(JobFilter) -> Jobs;
     /// How many jobs of each state there are.

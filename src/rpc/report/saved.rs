@@ -30,6 +30,76 @@ names! {
     }
 }
 
+names! {
+    /// What happens about a start while the job before has not ended.
+    #[derive(Default)]
+    enum Overlap {
+        /// Nothing starts.
+        #[default]
+        Skip = "skip",
+        /// One job waits for the end of the other.
+        Queue = "queue",
+        /// The other job is cancelled.
+        Replace = "replace",
+    }
+}
+
+names! {
+    /// What happens about starts that were missed.
+    #[derive(Default)]
+    enum Missed {
+        /// Nothing.
+        #[default]
+        Skip = "skip",
+        /// One start makes up for all.
+        RunOnce = "run-once",
+    }
+}
+
+/// The schedule of a saved job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ScheduleReport {
+    pub name: String,
+    /// Its expression, or `every` and a duration.
+    pub rule: String,
+    pub zone: String,
+    pub overlap: Lenient<Overlap>,
+    pub missed: Lenient<Missed>,
+    pub enabled: bool,
+    pub paused: bool,
+    /// The next starts, five at most.
+    pub next: Vec<String>,
+    pub last: Option<StartedTick>,
+    pub skipped: Option<SkippedTick>,
+}
+
+/// A time at which a job was started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct StartedTick {
+    pub tick: String,
+    /// Its number, which is null if the store was away then.
+    pub job: Option<i64>,
+}
+
+/// A time at which none was started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SkippedTick {
+    pub tick: String,
+    pub why: String,
+}
+
+/// A page of schedules, by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SchedulePage {
+    pub schedules: Vec<ScheduleReport>,
+    /// `after` of the next page, or null.
+    pub next: Option<String>,
+}
+
 /// A saved job in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -96,6 +97,7 @@ LOOKS = {
     ("operation", "job.hosts"): operation("job.hosts", id=None, limit=1000),
     ("operation", "saved.list"): operation("saved.list"),
     ("operation", "saved.get"): operation("saved.get", name="app.js"),
+    ("operation", "schedule.list"): operation("schedule.list"),
     ("operation", "instance.list"): operation("instance.list", found=True),
     ("operation", "instance.get"): operation("instance.get", name="control"),
     ("operation", "group.list"): operation("group.list"),
@@ -118,12 +120,14 @@ class Site:
 
     def __init__(self, mesh, directory):
         web, self.web = directive(directory)
+        # A node examines itself for up to 30 s, in turn.
+        self.web.patience = 240
         scrape, self.scraped = metrics.directive()
         settings, jobs = control_settings(directory), directory / "jobs.d"
         settings["work-controller"]["jobs"] = str(jobs)
         jobs.mkdir()
         for n in range(SAVED):
-            (jobs / f"j{n}.yml").write_text(f"module: ping\ndescription: {'x' * 500}\n")
+            (jobs / f"j{n}.yml").write_text(f"module: ping\ndescription: {'x' * 500}\nschedule: {{every: 1h, enabled: false}}\n")
         # One name stands for all in a path.
         (jobs / "app.js.yml").write_text("module: ping\nvars:\n" + "".join(f"  v{n}: {{pattern: {'x' * 100}}}\n" for n in range(2000)))
         extra = [web, scrape, settings]
@@ -152,7 +156,7 @@ class Site:
             status, body, _ = metrics.get(port, path)
             return len(body) if status == 200 else 0
         while (answer := self.web.get(path, token)).status == 503 and answer.code == "busy":
-            pass
+            time.sleep(0.05)
         assert answer.status == 200, (path, answer.status, answer.body[:300])
         return len(answer.body)
 

@@ -60,7 +60,9 @@ def site(mesh, server, keys, tmp_path, request):
     """c1 and c2 - hop - e1 and e2. c1 reaches the database by `mesh.way`, which can be cut."""
     database = server.database()
     mesh.way, mesh.database = postgres.Way(server.port), database
-    more = getattr(request, "param", {})
+    saved = tmp_path / "jobs.d"
+    saved.mkdir()
+    more = {"jobs": str(saved), **getattr(request, "param", {})}
     pki = trust.Pki(tmp_path / "pki") if "peertlsserver" in more else None
     mesh.node("hop", listen=True)
     for name, port in (("c1", mesh.way.port), ("c2", server.port)):
@@ -594,3 +596,56 @@ def test_a_control_node_whose_clock_is_wrong_blames_no_other(site, tmp_path):
         return len(beats) > 10
 
     until("c2 to have looked at the others often", has_looked, 60)
+
+
+@pytest.mark.timeout(400)
+def test_each_time_of_a_schedule_starts_one_job_on_whichever_control_node(site, server, tmp_path):
+    if not server.clock.variables:
+        pytest.skip("there is no C compiler to make the database's clock wrong")
+    c1, c2 = site["c1"], site["c2"]
+    (tmp_path / "jobs.d" / "tick.yml").write_text('module: ping\nschedule: {cron: "*/4 * * * *", zone: Europe/Berlin}\n')
+    for node in (c1, c2):
+        run(MESHCTL, "--socket", node.socket, "reload")
+
+    def schedule(node):
+        one, = ask(node, "schedule.list")["schedules"]
+        return one
+
+    def started():
+        return ask(c2, "job.list", saved="tick")["jobs"]
+
+    ahead = 0
+
+    def pass_time(count):
+        """Four minutes by the clock of the store, in which one tick lies; then there are so many jobs."""
+        nonlocal ahead
+        ahead += 240
+        server.clock.set(ahead)
+        until(f"{count} jobs", lambda: len(started()) >= count, 90)
+        last = until("it to be noted", lambda: (last := schedule(c2)["last"]) and last["job"] == started()[0]["id"] and last)
+        ended(c2, last["job"])
+
+    # Both have looked: nothing of the past is made up for.
+    until("the schedule to begin", lambda: "tick" in server.sql("SELECT name FROM meshd.document WHERE kind = 'schedule'", site.database).stdout)
+    assert len(schedule(c1)["next"]) == 5 and schedule(c1)["last"] is None and not started()
+    try:
+        pass_time(1)
+        c1.stop(signal.SIGKILL)
+        pass_time(2)
+        c1.start()
+        pass_time(3)
+        run(MESHCTL, "--socket", c1.socket, "schedule", "pause", "tick")
+        ahead += 240
+        server.clock.set(ahead)
+        assert schedule(c2)["paused"]
+        run(MESHCTL, "--socket", c2.socket, "schedule", "resume", "tick")
+        pass_time(4)
+        jobs = started()
+        keys = [job(c2, one["id"])["key"] for one in jobs]
+        ticks = sorted(int(key.removeprefix("meshd/schedule/tick/")) for key in keys)
+        assert len(set(ticks)) == 4 and all(tick % 240_000 == 0 for tick in ticks), ticks
+        assert ticks[1] - ticks[0] == ticks[2] - ticks[1] == 240_000 and ticks[3] - ticks[2] > 240_000, ticks
+        assert {one["launched_by"] for one in jobs} == {"schedule:tick"}
+        assert {"schedule.pause", "schedule.resume"} <= {row["op"] for row in ask(c2, "audit.list")["rows"]}
+    finally:
+        server.clock.set(0)

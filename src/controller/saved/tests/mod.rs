@@ -1,5 +1,7 @@
 //! Files of saved jobs: what they may say, what is said of those that are wrong, and what a start makes of them.
 
+mod schedules;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Cursor, Read as _};
