@@ -16,6 +16,7 @@ mod output;
 mod postgres;
 mod runner;
 mod runs;
+mod schedule;
 mod stand_in;
 mod strangers;
 mod transport;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use super::node::{self, Place};
 use super::world::{self, Outcome, Plan};
 
-/// The seeds of an ordinary run of the tests, and how many of them are run twice.
-const SEEDS: std::ops::Range<u64> = 1..11;
+/// The seeds of an ordinary run of the tests, the last of them with a schedule, and how many of them are run twice.
+const SEEDS: std::ops::Range<u64> = 1..12;
 const TWICE: u64 = 2;
 /// How often a failing run is repeated with fewer faults and jobs.
 const SHRINKS: usize = 60;

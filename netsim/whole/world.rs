@@ -24,7 +24,7 @@ use super::node::{Node, Place};
 use super::postgres::Postgres;
 use super::transport::Transport;
 use super::wire::Net;
-use super::{check, groups, left, runner};
+use super::{check, groups, left, runner, schedule};
 use meshd::telemetry::Log;
 
 /// How long jobs and releases may take once all faults are over.
@@ -39,6 +39,9 @@ const POD_WORK_TYPE: &str = "- work-kubernetes: {worktype: kubernetes-runtime-au
 
 /// In one of this many runs the leftovers are checked, because this takes minutes of virtual time.
 const LOOKED_AT: u64 = 4;
+/// One in so many runs has a schedule; there faults come so many times as slowly, because a schedule has minutes.
+const SCHEDULED: u64 = 12;
+const SLOWLY: u64 = 8;
 /// How often a choice of a fault is repeated until it is compatible with the present faults.
 const CHOICES: usize = 4;
 
@@ -51,6 +54,8 @@ pub(super) struct Plan {
     pub(super) executions: usize,
     pub(super) jobs: usize,
     pub(super) faults: usize,
+    /// Whether jobs start by a schedule, and by nothing else.
+    pub(super) is_scheduled: bool,
     /// The numbers of the faults that are left out.
     pub(super) without: BTreeSet<usize>,
     /// Whether notes are printed.
@@ -62,13 +67,15 @@ impl Plan {
     pub(super) fn of(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let executions = *[1, 2, 3, 3, 5, 8, 24].choose(&mut rng).unwrap();
+        let is_scheduled = seed % SCHEDULED == SCHEDULED - 1;
         Self {
             seed,
-            controls: *[1, 1, 2, 3].choose(&mut rng).unwrap(),
+            controls: if is_scheduled { 2 } else { *[1, 1, 2, 3].choose(&mut rng).unwrap() },
             hops: rng.random_range(1..=3),
-            executions,
-            jobs: rng.random_range(5..=40),
+            executions: if is_scheduled { 2 } else { executions },
+            jobs: if is_scheduled { 0 } else { rng.random_range(5..=40) },
             faults: 100,
+            is_scheduled,
             without: BTreeSet::new(),
             notes: false,
         }
@@ -151,10 +158,13 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     }
     let mut lives: Vec<_> =
         jobs.iter().map(|job| tokio::task::spawn_local(jobs::live(world.clone(), job.clone()))).collect();
+    let skipped = schedule::Skipped::default();
+    let watch =
+        plan.is_scheduled.then(|| tokio::task::spawn_local(schedule::watch(world.clone(), skipped.clone())));
     let mut heals = Vec::new();
     let mut count = 0;
     for number in 0..plan.faults {
-        let pause = world.millis(0..2400);
+        let pause = world.millis(0..if plan.is_scheduled { 2400 * SLOWLY } else { 2400 });
         sleep(pause).await;
         let fault = (0..CHOICES).find_map(|_| Fault::choose(&world));
         let span = faults::span(&world);
@@ -172,6 +182,10 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
         if tokio::time::timeout_at(deadline, life).await.is_err() {
             world.miss(format!("{} has not come to its end: {}", job.tag, job.stands.borrow()));
         }
+    }
+    if let Some(watch) = watch {
+        schedule::check(&world, &skipped).await.into_iter().for_each(|what| world.miss(what));
+        watch.abort();
     }
     if !world.missed.borrow().is_empty() {
         world.tell_what_nodes_see().await;
@@ -238,9 +252,14 @@ impl World {
             if node < plan.controls {
                 let dir = place.path().join(name(node));
                 text += &keys;
+                let saved = if plan.is_scheduled {
+                    format!(", jobs: '{}/jobs.d'", dir.display())
+                } else {
+                    String::new()
+                };
                 let store = if is_shared { Postgres::url(host(count)) } else { "sqlite".to_owned() };
                 text += &format!(
-                    "- work-controller: {{store: '{store}', discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s, credentials: '{}/credentials'}}\n",
+                    "- work-controller: {{store: '{store}', discovery: enabled, runner: ansible-runner worker, rundir: '{}', lostafter: 30s, payloadretention: 50s, credentials: '{}/credentials'{saved}}}\n",
                     dir.display(),
                     dir.display()
                 );
@@ -253,6 +272,9 @@ impl World {
         };
         let nodes = (0..count).map(|node| {
             let made = Node::new(&files(node), host(node), &name(node), &config(node));
+            if plan.is_scheduled && node < plan.controls {
+                made.put_secret(schedule::FILE, schedule::TEXT);
+            }
             if let Some(authority) = &authority {
                 let (file, text) = authority.file();
                 made.put(file, text);

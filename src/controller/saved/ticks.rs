@@ -14,8 +14,9 @@ use crate::rpc::report::saved::{Missed, Overlap, SkippedTick, StartedTick};
 const ON_TIME: SignedDuration = SignedDuration::from_mins(5);
 /// How long another node may take to start a job that it has taken.
 const TAKEN: SignedDuration = SignedDuration::from_mins(1);
-/// A cursor that is so far ahead was written while the clock was wrong.
-const AHEAD: SignedDuration = SignedDuration::from_hours(24);
+/// A cursor that is so far ahead was written while the clock was wrong. What then is due again has been started, and so has
+/// its key.
+const AHEAD: SignedDuration = SignedDuration::from_mins(5);
 
 /// Times among which the next starts are looked for, because all of them may be holidays.
 const MOST_TICKS: usize = 500;
