@@ -187,7 +187,7 @@ fn is_final(job: &JobReport) -> bool {
 }
 
 /// Asks, and asks again while the node is away, for as long as a node may be away.
-async fn ask<A: DeserializeOwned>(
+pub(super) async fn ask<A: DeserializeOwned>(
     client: &Client,
     output: Output,
     what: &Question<A>,

@@ -10,13 +10,14 @@
 //!
 //! What comes back: `follow` reads a job's output, `playbook` turns it into what ansible-playbook prints, `artifacts`
 //! keeps the files, `report` lays a job out for people, `errors` prints its failures, `explain` says why it waits, and
-//! `tell` prints that during `run`.
+//! `tell` prints that during `run`. `export` prints all jobs that have ended, for other programs.
 
 mod ansible;
 mod artifacts;
 mod chosen;
 mod errors;
 mod explain;
+mod export;
 mod flags;
 mod follow;
 mod header;

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::chosen::{Chosen, Filter};
 use super::errors::ErrorFlags;
 use super::explain::ExplainFlags;
+use super::export::ExportFlags;
 use super::flags::{Placing, RunFlags};
 use super::follow::{JobNumber, OutputOf, ending, exit_of, final_job, has_ended};
 use super::playbook::Playbook;
@@ -47,6 +48,8 @@ pub(in crate::cli) enum JobVerb {
     Output(OutputFlags),
     /// Print a job's events, one JSON object per line
     Events(EventFlags),
+    /// Print jobs that have ended, one JSON object per line, each once
+    Export(ExportFlags),
     /// Cancel jobs: by their numbers, or all that match the flags and have not ended
     Cancel(Chosen),
     /// Run jobs again, each as a new job: by their numbers, or all that match the flags and have ended
@@ -220,6 +223,7 @@ impl JobVerb {
             Self::Explain(flags) => flags.run(context).await,
             Self::Output(flags) => flags.run(context).await,
             Self::Events(flags) => flags.run(context).await,
+            Self::Export(flags) => flags.run(context).await,
             Self::Cancel(chosen) => {
                 let ids = chosen.ids(context, "Cancel", |state| !state.is_final()).await?;
                 let said =

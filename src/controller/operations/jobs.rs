@@ -17,10 +17,13 @@ use crate::controller::service::intake::permit;
 use crate::controller::service::repeat::{Repeat, RepeatError};
 use crate::controller::store::{self, Audit, JobRecord, Kept, PAGE_MAX};
 use crate::controller::stream;
-use crate::rpc::operation::{HostPage, JobFilter, LostAttempt, OperationCode, OperationRefusal, Rerun};
+use crate::os::answers::PAGE as PAGE_BYTES;
+use crate::rpc::operation::{
+    ExportFrom, HostPage, JobFilter, LostAttempt, OperationCode, OperationRefusal, Rerun,
+};
 use crate::rpc::report::controller::{
-    self as report, CheckReport, DeletedJob, Explained, ExplainedGroup, Hosts, JobCounts, JobReport, Jobs,
-    OldestJob, SilentNode,
+    self as report, CheckReport, DeletedJob, EndedJobs, Explained, ExplainedGroup, ExportedJob, Hosts,
+    JobCounts, JobReport, Jobs, OldestJob, SilentNode,
 };
 use crate::work::Leftovers;
 
@@ -30,6 +33,8 @@ static LISTS: Semaphore = Semaphore::const_new(4);
 const PAGE: u32 = 50;
 /// Most nodes that are named as able to run a job.
 const COULD_RUN: usize = 10;
+/// Jobs of a page of the export.
+const EXPORTED: u32 = 100;
 /// Hosts of a recap that are shown with a job, and on a page unless the caller asks for another number.
 const HOSTS: u32 = 100;
 
@@ -137,6 +142,26 @@ impl Service {
         let HostPage { id, from, limit } = asked;
         let limit = limit.unwrap_or(HOSTS).clamp(1, PAGE_MAX);
         Ok(answers::hosts(id, from, self.driver.store.recap(JobId(id), from, limit).await?))
+    }
+
+    /// Jobs that have ended, as [`Self::job`] shows them. A job that is deleted meanwhile is left out.
+    pub(super) async fn export_jobs(&self, asked: ExportFrom) -> Result<EndedJobs, OperationRefusal> {
+        let limit = asked.limit.unwrap_or(EXPORTED).clamp(1, EXPORTED);
+        let _turn = LISTS.acquire().await;
+        let (mut page, mut size) = (EndedJobs { jobs: Vec::new(), next: asked.since }, 0);
+        for ended in self.driver.store.ended(asked.since, limit).await? {
+            let job = match self.job(ended.row.id).await {
+                Err(refused) if refused.code.known() == Some(OperationCode::NotFound) => None,
+                job => Some(job?),
+            };
+            size += job.as_ref().map_or(0, |job| serde_json::to_vec(job).map_or(0, |text| text.len()));
+            if size > PAGE_BYTES && !page.jobs.is_empty() {
+                break;
+            }
+            page.jobs.extend(job.map(|job| ExportedJob { cursor: ended.number, job }));
+            page.next = ended.number;
+        }
+        Ok(page)
     }
 
     pub(super) async fn explain_job(&self, id: JobId) -> Result<Explained, OperationRefusal> {

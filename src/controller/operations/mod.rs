@@ -119,6 +119,7 @@ impl Service {
             Operation::CountJobs(it) => Answer::CountJobs(self.count_jobs(it).await?),
             Operation::GetJob(it) => Answer::GetJob(self.job(JobId(it.id)).await?),
             Operation::ListHosts(it) => Answer::ListHosts(self.list_hosts(it).await?),
+            Operation::ExportJobs(it) => Answer::ExportJobs(self.export_jobs(it).await?),
             Operation::ExplainJob(it) => Answer::ExplainJob(self.explain_job(JobId(it.id)).await?),
             Operation::ReadOutput(it) => return self.stream_output(it).await,
             Operation::ReadEvents(it) => return self.stream_events(it).await,

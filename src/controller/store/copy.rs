@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::error::Error;
 use super::leases::HELD;
 use super::sql::{Dialect, Row, Sql, SqlValue, values};
-use super::{Options, Store, schema, sqlite_files};
+use super::{Options, Store, ended, schema, sqlite_files};
 use crate::controller::core::InstanceName;
 
 /// Large tables, in the order in which their rows can be inserted, each with the column that divides it into parts. The
@@ -32,7 +32,7 @@ const SMALL: [&str; 7] = ["instance", "seen", "grp", "member", "project", "lease
 /// Tables whose numbers the database assigns. No number is used again, because units on other nodes are named by them.
 const NUMBERED: [&str; 3] = ["job", "instance", "audit"];
 /// The keys of `meta` that are copied.
-const SETTINGS: [&str; 3] = ["install_id", "paused", "clock"];
+const SETTINGS: [&str; 4] = ["install_id", "paused", "clock", ended::LAST];
 /// The key in `meta` of a copy that has not ended.
 const UNFINISHED: &str = "unfinished_copy";
 /// The most rows of one statement.

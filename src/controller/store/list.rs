@@ -192,7 +192,7 @@ const ROW: usize = 512;
 /// How long a transaction of PostgreSQL may take: within this time numbers may not follow the order of creation.
 const SLACK_MS: i64 = 60_000;
 
-const COLUMNS: &str = "job.id, job.key, job.kind, job.name, job.state, job.priority, job.controller_node, \
+pub(super) const COLUMNS: &str = "job.id, job.key, job.kind, job.name, job.state, job.priority, job.controller_node, \
     job.execution_node, job.instance_group, job.attempt, job.impact, job.hosts, job.forks, job.created, \
     job.started, job.finished, job.cancel_requested, job.explanation, job.events, job.rc, job.labels, \
     job.launched_by, job.terms";
@@ -434,7 +434,7 @@ pub(super) fn label_word(name: &str, value: &str) -> String {
     format!("{name}={value}").chars().take(LONGEST_LABEL).collect()
 }
 
-fn read(row: &mut Row) -> Result<JobRow, Error> {
+pub(super) fn read(row: &mut Row) -> Result<JobRow, Error> {
     Ok(JobRow {
         id: row.take()?,
         key: row.take()?,

@@ -4,8 +4,8 @@
 //! what it does next, and saves the difference, so the rules are the same on both databases and in simulations. The
 //! store holds headers, but no payloads and no credentials.
 //!
-//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `recaps`, `holders`, `projects`, `documents`, `audit`,
-//!   `clock`: the verbs. `turn`: what only one control node may do at a time.
+//! - `submit`, `drive`, `pass`, `owners`, `registry`, `list`, `ended`, `recaps`, `holders`, `projects`, `documents`,
+//!   `audit`, `clock`: the verbs. `turn`: what only one control node may do at a time.
 //! - `copy`: copies a whole store into another database.
 //! - `jobs`, `instances`, `groups`, `leases`, `scene`: the core's types as rows; `schema`: the tables.
 //! - `sql`: one transaction over either database; `sqlite`, `postgres`: the two databases; `sqlstate`: what
@@ -20,6 +20,7 @@ mod clock;
 mod copy;
 mod documents;
 mod drive;
+mod ended;
 mod error;
 mod groups;
 mod holders;
@@ -58,6 +59,7 @@ pub use self::clock::Clock;
 pub use self::copy::copy_store;
 pub use self::documents::StoredDocument;
 pub use self::drive::{Figures, HeldOutput, Sending};
+pub use self::ended::EndedJob;
 pub use self::error::Error;
 pub use self::groups::GroupRecord;
 pub use self::holders::{Holding, Kept};

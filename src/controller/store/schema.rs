@@ -6,7 +6,7 @@
 use super::error::Error;
 use super::sql::{Dialect, Sql, insert, values};
 use crate::controller::core::Group;
-use crate::controller::store::{documents, groups, turn};
+use crate::controller::store::{documents, ended, groups, turn};
 
 /// One step forward.
 #[derive(Clone, Copy)]
@@ -28,6 +28,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { min_reader: 1, apply: add_far_units },
     Step { min_reader: 1, apply: |sql| sql.batch(documents::TABLE) },
     Step { min_reader: 1, apply: |sql| sql.batch("ALTER TABLE job ADD COLUMN failure TEXT") },
+    Step { min_reader: 1, apply: |sql| sql.batch(ended::TABLE) },
 ];
 
 /// Brings the store up to date, one program at a time. A store that is up to date is only read, so that no right to

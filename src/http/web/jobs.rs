@@ -64,6 +64,8 @@ pub(super) const OF_JOBS: &[(&str, ParameterKind)] = &[
 ];
 pub(super) const OF_SAVED: &[(&str, ParameterKind)] =
     &[("after", ParameterKind::Text), ("limit", ParameterKind::Number(1, 1000))];
+pub(super) const OF_EXPORT: &[(&str, ParameterKind)] =
+    &[("since", ParameterKind::PLACE), ("limit", ParameterKind::Number(1, 100))];
 /// All of them but the last two, which choose a page.
 pub(super) const OF_COUNTS: &[(&str, ParameterKind)] = OF_JOBS.split_at(OF_JOBS.len() - 2).0;
 pub(super) const OF_OUTPUT: &[(&str, ParameterKind)] = &[

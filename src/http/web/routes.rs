@@ -8,8 +8,8 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 use super::jobs::{
-    Again, ApprovedHost, COUNT, LIST, NDJSON, NewJob, OF_COUNTS, OF_EVENTS, OF_JOBS, OF_OUTPUT, OF_SAVED,
-    RejectedHost, StartOfSaved,
+    Again, ApprovedHost, COUNT, LIST, NDJSON, NewJob, OF_COUNTS, OF_EVENTS, OF_EXPORT, OF_JOBS, OF_OUTPUT,
+    OF_SAVED, RejectedHost, StartOfSaved,
 };
 use super::mesh::{MeshLinks, MeshNodes, MeshOutages, OF_LINKS, OF_NODES};
 use super::openapi::{ApiContent, json_of};
@@ -20,7 +20,7 @@ use super::watch::EVENT_STREAM;
 use super::{Findings, SessionReport, SignIn, Web, WebRequest, page};
 use crate::http::answer::HttpAnswer;
 use crate::rpc::report::controller::{
-    Explained, Groups, InstanceReport, Instances, JobCounts, JobDetail, Jobs,
+    EndedJobs, Explained, Groups, InstanceReport, Instances, JobCounts, JobDetail, Jobs,
 };
 use crate::rpc::report::enrolment::{EnrolmentReport, NodeActed};
 use crate::rpc::report::node::NodeReport;
@@ -137,6 +137,8 @@ routes! {
         |web, asked| web.operate(asked, "schedule.pause").await;
     POST "/api/v1/schedules/{name}/resume" ADMIN, "The schedule", &[], NOTHING => json_of::<ScheduleReport>(),
         |web, asked| web.operate(asked, "schedule.resume").await;
+    GET "/api/v1/jobs/export" READ, "Jobs that have ended, each once", OF_EXPORT, NOTHING => json_of::<EndedJobs>(),
+        |web, asked| web.operate(asked, "job.export").await;
     GET "/api/v1/jobs/{id}" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.operate(asked, "job.get").await;
     GET "/api/v1/jobs/{id}/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),

@@ -216,6 +216,14 @@ arguments! {
         limit: Option<u32>,
     }
 
+    /// From where on jobs that have ended are listed.
+    struct ExportFrom {
+        ;
+        /// Those behind this cursor.
+        since: i64,
+        limit: Option<u32>,
+    }
+
     /// Which part of a job's output is read.
     struct OutputPart {
         id: i64;

@@ -16,9 +16,9 @@ pub use self::arguments::*;
 pub use self::question::{Answered, OperationError, Question};
 use super::report::Lenient;
 use super::report::controller::{
-    AuditRows, BackupReport, Cleanup, ClockReport, ControllerReport, DeletedGroup, DeletedJob, EventsBegin,
-    Explained, GroupReport, Groups, Hosts, InstanceReport, Instances, JobCounts, JobDetail, Jobs,
-    OutputBegins, Paused, Policies, Removed,
+    AuditRows, BackupReport, Cleanup, ClockReport, ControllerReport, DeletedGroup, DeletedJob, EndedJobs,
+    EventsBegin, Explained, GroupReport, Groups, Hosts, InstanceReport, Instances, JobCounts, JobDetail,
+    Jobs, OutputBegins, Paused, Policies, Removed,
 };
 use super::report::enrolment::{EnrolmentReport, NodeActed};
 use super::report::names::names;
@@ -173,6 +173,8 @@ operations! {
     GetJob "job.get" get_job(ById) -> JobDetail;
     /// What a job did on its hosts.
     ListHosts "job.hosts" list_hosts(HostPage) -> Hosts;
+    /// Jobs that have ended, each once.
+    ExportJobs "job.export" export_jobs(ExportFrom) -> EndedJobs;
     /// Why a job waits.
     ExplainJob "job.explain" explain_job(ById) -> Explained;
     /// The output of a job's runner; the bytes follow the answer.

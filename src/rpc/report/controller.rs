@@ -184,6 +184,19 @@ reports! {
         failure: Option<FailureReport>,
     }
 
+    /// A job that has ended, with its place in the order of ends.
+    struct ExportedJob {
+        cursor: i64,
+        #[serde(flatten)]
+        job: JobDetail,
+    }
+
+    /// A page of jobs that have ended, in the order of their cursors.
+    struct EndedJobs {
+        jobs: Vec<ExportedJob>,
+        next: i64,
+    }
+
     /// One try to run a job.
     struct AttemptReport {
         n: u32,

@@ -3,6 +3,7 @@
 mod clock;
 mod copies;
 mod documents;
+mod ended;
 mod jobs;
 mod lists;
 mod measure;
