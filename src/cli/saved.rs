@@ -175,6 +175,8 @@ fn described(one: &SavedReport, width: usize, now: &Zoned) -> String {
     fields.extend(one.limit.iter().map(|limit| ["LIMIT".to_owned(), limit.clone()]));
     let said = lists.into_iter().filter(|(_, list)| !list.is_empty());
     fields.extend(said.map(|(heading, list)| [heading.to_owned(), list.join(", ")]));
+    let hook = one.hook.iter().map(|kind| format!("POST /api/v1/hooks/{} ({kind})", one.summary.name));
+    fields.extend(hook.map(|hook| ["HOOK".to_owned(), hook]));
     fields.push(["HEADER".to_owned(), one.header.to_string()]);
     let saved = table::described(fields);
     let vars: Vec<(String, VarReport)> = one.vars.clone().into_iter().collect();

@@ -25,13 +25,13 @@ use super::header::Header;
 use super::options::ControllerOptions;
 use super::peer::{PeerClient, PeerServer};
 use super::projects::ProjectCache;
-use super::saved::SavedShelf;
+use super::saved::{HookRates, SavedShelf};
 use super::store::{Error, JobSelection, Kept, Options, Store, Submission, Submitted, Terms};
 use super::stream::Asked;
 use crate::counters::ControllerCounters;
 use crate::rpc::UnitState;
-use crate::rpc::operation::{Operated, Operation};
-use crate::work::jobs::{Act, JobUnit, Operations, ShownJob};
+use crate::rpc::operation::{Operated, Operation, OperationRefusal};
+use crate::work::jobs::{Act, HookDelivery, Hooked, JobUnit, Operations, ShownJob};
 use crate::work::unit::UnitId;
 use crate::work::{Caller, Dialer, Registry};
 
@@ -56,6 +56,8 @@ pub struct Service {
     pub(super) stop: CancellationToken,
     /// The saved jobs of this node.
     pub(super) saved: SavedShelf,
+    /// How often hooks have started some of them.
+    pub(super) hooks: Arc<parking_lot::Mutex<HookRates>>,
     /// The units of running clean-ups.
     pub(super) cleaning: Cleaning,
 }
@@ -172,6 +174,16 @@ impl Operations for Controller {
         })
     }
 
+    fn deliver(&self, delivery: HookDelivery) -> Act<'_, Result<Hooked, OperationRefusal>> {
+        let service = self.service.borrow().clone();
+        Box::pin(async move {
+            match service {
+                Some(service) => service.deliver(delivery).await,
+                None => Err(self.door.away()),
+            }
+        })
+    }
+
     fn figures(&self) -> Act<'_, Option<ControllerCounters>> {
         Box::pin(async {
             let Service { driver, saved, .. } = self.service.borrow().clone()?;
@@ -239,7 +251,8 @@ impl Service {
     async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken) -> Self {
         let (registry, cleaning) = (door.registry().clone(), Cleaning::default());
         let saved = door.saved().clone();
-        let service = Self { driver: driver.clone(), registry, stop: stop.clone(), saved, cleaning };
+        let hooks = Arc::default();
+        let service = Self { driver: driver.clone(), registry, stop: stop.clone(), saved, hooks, cleaning };
         service.registry.release_leftovers(&driver.checks.prefix());
         let units = door.open(&driver).await;
         door.follow_all(&driver, units).await;

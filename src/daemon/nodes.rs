@@ -28,7 +28,7 @@ use crate::rpc::report::enrolment::{
 };
 use crate::wire::NodeId;
 use crate::work::Caller;
-use crate::work::jobs::{Act, Operations};
+use crate::work::jobs::{Act, HookDelivery, Hooked, Operations};
 
 /// How long what was seen is good without a change: hosts leave and invitations end by themselves.
 const SEEN: Duration = Duration::from_secs(30);
@@ -90,6 +90,10 @@ impl Operations for NodeOperations {
             };
             Ok((answer, None))
         })
+    }
+
+    fn deliver(&self, delivery: HookDelivery) -> Act<'_, Result<Hooked, OperationRefusal>> {
+        self.controller.deliver(delivery)
     }
 
     fn figures(&self) -> Act<'_, Option<ControllerCounters>> {
@@ -227,6 +231,10 @@ mod tests {
                 self.audit.lock().push((who.credentials.to_string(), format!("{act} {node}")));
                 Ok((Answer::NoteNode(NodeActed { node, act: Lenient::Known(act) }), None))
             })
+        }
+
+        fn deliver(&self, _: HookDelivery) -> Act<'_, Result<Hooked, OperationRefusal>> {
+            Box::pin(std::future::ready(Ok(Hooked::Stranger)))
         }
 
         fn figures(&self) -> Act<'_, Option<ControllerCounters>> {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use self::header::{HEADER, LONGEST_HEADER, VERSION_KEY, is_header};
 pub use self::held_back::HeldBack;
-pub use self::operations::Operations;
+pub use self::operations::{HookDelivery, Hooked, Operations};
 pub use self::output::{JobOutput, OutputLock};
 pub(crate) use self::slot::JobsSlot;
 use super::WorkError;

@@ -3,6 +3,7 @@
 
 mod backup;
 mod groups;
+mod hook;
 mod instances;
 mod jobs;
 mod saved;

@@ -80,6 +80,7 @@ impl Service {
             skip_tags: job.skip_tags.clone(),
             extra_vars: job.extra_vars.keys().cloned().collect(),
             vars: job.vars.iter().map(|(name, var)| (name.clone(), VarReport::from(var))).collect(),
+            hook: job.hook.as_ref().map(|hook| Lenient::Known(hook.kind)),
             header: serde_json::from_str(&job.header(name, &loaded.hash).to_string()).unwrap_or_default(),
         })
     }
@@ -217,7 +218,7 @@ impl Service {
 }
 
 /// What the text of a saved job says.
-async fn parsed(loaded: &Arc<LoadedJob>) -> Result<SavedJob, OperationRefusal> {
+pub(super) async fn parsed(loaded: &Arc<LoadedJob>) -> Result<SavedJob, OperationRefusal> {
     let loaded = loaded.clone();
     // The semaphore is never closed.
     let _turn = PARSING.acquire().await.map_err(|error| conflict(error.to_string()))?;

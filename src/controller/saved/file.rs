@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::hook::SavedHook;
 use super::rules as own;
 use super::schedule::Schedule;
 use super::vars::{self, SavedVar};
@@ -127,6 +128,8 @@ pub(crate) struct SavedJob {
     pub keep: Keep,
     /// When it starts by itself.
     pub schedule: Option<Schedule>,
+    /// Who else may start it.
+    pub hook: Option<SavedHook>,
 }
 
 /// Whether a payload is kept. A type of its own for its default.
@@ -161,6 +164,11 @@ impl SavedJob {
             // A variable without rules is one all the same.
             vars.values_mut().filter(|var| var.is_null()).for_each(|var| *var = Value::Object(Map::new()));
         }
+        // `strict` takes a null for no key at all, and then anything would be meant.
+        let when = keys.get("hook").and_then(|hook| hook.get("when")).and_then(Value::as_object);
+        if let Some((place, _)) = when.and_then(|when| when.iter().find(|(_, value)| value.is_null())) {
+            return Err(misfit(rule(&format!("hook.when.{place}"), "it is empty")));
+        }
         let mut job: Self = strict::read(keys).map_err(misfit)?;
         job.extra_vars = extra_vars;
         job.check_whole().map_or(Ok(job), |fault| Err(misfit(fault)))
@@ -184,26 +192,30 @@ impl SavedJob {
             let text = "it is missing: say where the playbook is, in a `project` of git or a `directory` of this node";
             return Some(rule("project", text));
         }
+        let fault_of = |(name, var): (&String, &SavedVar)| {
+            let is_name = |text: &str| {
+                let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                text.chars().all(letters)
+                    && !text.starts_with(|c: char| c.is_ascii_digit())
+                    && !text.is_empty()
+            };
+            let text = match () {
+                () if !is_name(name) => {
+                    "it is not the name of a variable: letters, digits and _, and no digit first".to_owned()
+                }
+                () if self.extra_vars.contains_key(name) => {
+                    format!("it is in `{EXTRA_VARS}` too: leave it out there, and give it a default here")
+                }
+                () => return var.fault().map(|(key, text)| rule(&format!("{VARS}.{name}.{key}"), text)),
+            };
+            Some(rule(&format!("{VARS}.{name}"), text))
+        };
         self.vars
             .iter()
-            .find_map(|(name, var)| {
-                let is_name = |text: &str| {
-                    let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
-                    text.chars().all(letters)
-                        && !text.starts_with(|c: char| c.is_ascii_digit())
-                        && !text.is_empty()
-                };
-                let text = match () {
-                    () if !is_name(name) => {
-                        "it is not the name of a variable: letters, digits and _, and no digit first"
-                            .to_owned()
-                    }
-                    () if self.extra_vars.contains_key(name) => {
-                        format!("it is in `{EXTRA_VARS}` too: leave it out there, and give it a default here")
-                    }
-                    () => return var.fault().map(|(key, text)| rule(&format!("{VARS}.{name}.{key}"), text)),
-                };
-                Some(rule(&format!("{VARS}.{name}"), text))
+            .find_map(fault_of)
+            .or_else(|| {
+                let (key, why) = self.hook.as_ref()?.fault(self)?;
+                Some(rule(&format!("hook.{key}"), why))
             })
             .or_else(|| self.check_schedule())
     }

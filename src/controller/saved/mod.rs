@@ -3,12 +3,13 @@
 //!
 //! `file` reads the text of a file by its `rules`, and `vars` what may be given at the start; both are pure. `directory`
 //! has the set as it is on disk, and `shelf` as it was at the last reload. `start` makes of a saved job and the given
-//! values what any client submits: a header, and the parts of a stream. `schedule` has the times at which one starts by
-//! itself, and `ticks` decides which of them is due. Knows nothing of units and the store: `operations` hands both to the
-//! door, and `service::schedules` keeps what has been started.
+//! values what any client submits: a header, and the parts of a stream. `hook` judges what a forge sends to start one;
+//! `schedule` has the times at which one starts by itself, and `ticks` decides which of them is due. Knows nothing of units
+//! and the store: `operations` hands all to the door, and `service::schedules` keeps what has been started.
 
 mod directory;
 mod file;
+mod hook;
 mod rules;
 mod schedule;
 mod shelf;
@@ -18,6 +19,7 @@ mod vars;
 
 pub(crate) use self::directory::{LoadedJob, SavedEntry, SavedJobs};
 pub(crate) use self::file::SavedJob;
+pub(crate) use self::hook::{HookRates, Judged};
 pub(crate) use self::schedule::LoadedSchedule;
 pub(crate) use self::shelf::SavedShelf;
 pub(crate) use self::start::{NodeGuards, RESERVED, saved_label};

@@ -151,13 +151,18 @@ impl Door {
         }
     }
 
+    /// The refusal of what needs a driver.
+    pub(super) fn away(&self) -> OperationRefusal {
+        OperationRefusal::new(OperationCode::StoreAway, self.0.why.lock().words.clone())
+    }
+
     /// Carries out a ping, the only operation that needs no driver.
     pub(super) fn operate(&self, operation: &Operation) -> Result<Answer, OperationRefusal> {
-        let why = self.0.why.lock().words.clone();
+        let away = self.away();
         if !matches!(operation, Operation::Ping(_)) {
-            return Err(OperationRefusal::new(OperationCode::StoreAway, why));
+            return Err(away);
         }
-        let store = answers::store_report(&self.options(), Some(why));
+        let store = answers::store_report(&self.options(), Some(away.message));
         Ok(Answer::Ping(ControllerReport { store, ..answers::unopened(&self.0.node) }))
     }
 }

@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Version};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::refusal::{ApiRefusal, Code};
 use super::sessions::{BrowserSessions, LASTS};
@@ -189,12 +189,22 @@ impl WebGate {
         {
             return Ok(token);
         }
+        Err(self.refuse_late(client, Instant::now(), "there is no such token").await)
+    }
+
+    /// Refuses a wrong token or signature, at the same time after the request whatever was looked at meanwhile.
+    pub(super) async fn refuse_late(
+        &self,
+        client: &HttpClient,
+        asked: Instant,
+        why: &'static str,
+    ) -> ApiRefusal {
         let Some(_place) = self.delayed.take(&network_of(client.host)) else {
-            return Err(ApiRefusal::new(Code::TooMany, "too many wrong tokens: wait a second"));
+            return ApiRefusal::new(Code::TooMany, "too many wrong tokens: wait a second");
         };
         tracing::debug!(host = %client.host, "a client of the page's API gave a wrong token");
-        sleep(DELAY).await;
-        Err(ApiRefusal::new(Code::Unauthorized, "there is no such token"))
+        sleep_until(asked + DELAY).await;
+        ApiRefusal::new(Code::Unauthorized, why)
     }
 
     async fn has(&self, token: &AccessToken) -> Result<bool, ApiRefusal> {

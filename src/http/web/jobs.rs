@@ -389,7 +389,7 @@ impl From<WorkError> for ApiRefusal {
     }
 }
 
-async fn drain(body: &mut RequestBody) {
+pub(super) async fn drain(body: &mut RequestBody) {
     let mut left = DRAINED;
     let drain = async {
         while left > 0

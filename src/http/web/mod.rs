@@ -4,9 +4,10 @@
 //!
 //! - `routes` is the table; `gate` and `sessions` decide who may ask; `query` reads arguments; `refusal` says why not.
 //! - `page` answers with the files, `mesh` with nodes and links, `layout` says where these stand, `overview` with numbers, `jobs` with what the controller says, `watch` with
-//!   events; `public` removes what needs a level; `openapi` describes the API.
+//!   events; `hooks` takes what starts saved jobs; `public` removes what needs a level; `openapi` describes the API.
 
 mod gate;
+mod hooks;
 mod jobs;
 mod layout;
 mod mesh;
@@ -20,6 +21,7 @@ mod routes;
 mod sessions;
 mod watch;
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -54,6 +56,8 @@ use crate::tls::access::AccessTokens;
 const CONNECTIONS: usize = 128;
 /// The most streamed answers and job payloads of one client; all clients together may have twice as many.
 const STREAMS: usize = 32;
+/// The most bodies for hooks that come from one network, or wait for their turn.
+const DELIVERIES: usize = 8;
 /// The longest body that is not a job's, and how long it may take.
 const BODY: usize = 16 << 10;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -93,6 +97,8 @@ pub(crate) struct Web {
     gate: WebGate,
     hosts: ServerNames,
     streams: Places<String>,
+    /// Bodies for hooks, of which nothing is proven yet.
+    deliveries: Places<IpAddr>,
     answers: AnswerDoor<String>,
     description: OnceLock<Value>,
     watch: EventWatch,
@@ -168,6 +174,7 @@ impl Web {
             gate: WebGate::new(tokens, (client_level, client_names), allow),
             hosts: ServerNames::new(hosts, &own_host, false),
             streams: Places::new(STREAMS),
+            deliveries: Places::new(DELIVERIES),
             description: OnceLock::new(),
             watch: EventWatch::new(&context, answers.room(watch)),
             answers,
@@ -335,11 +342,16 @@ fn with_cookies(cookies: impl IntoIterator<Item = String>) -> HttpAnswer {
 }
 
 /// Reads a body that is not a job's payload.
-async fn small(body: RequestBody) -> Result<Bytes, ApiRefusal> {
+async fn small(mut body: RequestBody) -> Result<Bytes, ApiRefusal> {
+    whole(&mut body, BODY).await
+}
+
+/// Reads a body of at most so many bytes.
+async fn whole(body: &mut RequestBody, longest: usize) -> Result<Bytes, ApiRefusal> {
     let late = |_| ApiRefusal::bad(format!("the body did not come within {} s", BODY_WITHIN.as_secs()));
-    let read = timeout(BODY_WITHIN, Limited::new(body, BODY).collect()).await.map_err(late)?;
+    let read = timeout(BODY_WITHIN, Limited::new(body, longest).collect()).await.map_err(late)?;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| match error.is::<LengthLimitError>() {
-        true => ApiRefusal::new(Code::TooLarge, format!("the body is longer than {BODY} bytes")),
+        true => ApiRefusal::new(Code::TooLarge, format!("the body is longer than {longest} bytes")),
         false => ApiRefusal::bad("the body ends early"),
     })
 }

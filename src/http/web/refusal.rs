@@ -1,12 +1,15 @@
 //! Why a request is not carried out: the codes of the API with their status, and the JSON around them.
 
 use http::StatusCode;
-use http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::http::answer::{self, HttpAnswer};
 use crate::rpc::operation::{OperationCode, OperationRefusal};
+
+/// After how many seconds who has asked too often may ask again.
+const RETRY: &str = "2";
 
 /// A code, and words for people.
 #[derive(Debug)]
@@ -102,6 +105,9 @@ impl From<ApiRefusal> for HttpAnswer {
         match refused.code {
             Code::Unauthorized => {
                 answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::TooMany => {
+                answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY));
             }
             Code::MethodNotAllowed(allowed) => {
                 answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));

@@ -24,7 +24,9 @@ use crate::rpc::report::controller::{
 };
 use crate::rpc::report::enrolment::{EnrolmentReport, NodeActed};
 use crate::rpc::report::node::NodeReport;
-use crate::rpc::report::saved::{SavedPage, SavedReport, SchedulePage, ScheduleReport, StartedJob};
+use crate::rpc::report::saved::{
+    HookAnswer, SavedPage, SavedReport, SchedulePage, ScheduleReport, StartedJob,
+};
 use crate::tls::AccessLevel;
 
 /// The media type of a job's header and stream.
@@ -139,6 +141,8 @@ routes! {
         |web, asked| web.operate(asked, "schedule.resume").await;
     GET "/api/v1/jobs/export" READ, "Jobs that have ended, each once", OF_EXPORT, NOTHING => json_of::<EndedJobs>(),
         |web, asked| web.operate(asked, "job.export").await;
+    POST "/api/v1/hooks/{name}" Needs::Nothing, "What a forge has started, by its own proof", &[], json_of::<Map<String, Value>>() => json_of::<HookAnswer>(),
+        |web, asked| web.hook(asked).await;
     GET "/api/v1/jobs/{id}" READ, "A job", &[], NOTHING => json_of::<JobDetail>(),
         |web, asked| web.operate(asked, "job.get").await;
     GET "/api/v1/jobs/{id}/explain" READ, "Why a job does not run", &[], NOTHING => json_of::<Explained>(),

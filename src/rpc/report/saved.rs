@@ -100,6 +100,18 @@ pub struct SchedulePage {
     pub next: Option<String>,
 }
 
+names! {
+    /// Who sends what starts a saved job.
+    enum HookKind {
+        /// Anybody who knows its token.
+        Token = "token",
+        /// GitHub, or a forge that signs as it does: Gitea, Forgejo.
+        Github = "github",
+        /// GitLab.
+        Gitlab = "gitlab",
+    }
+}
+
 /// A saved job in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -142,6 +154,8 @@ pub struct SavedReport {
     /// The names of its extra variables.
     pub extra_vars: Vec<String>,
     pub vars: BTreeMap<String, VarReport>,
+    /// Who may start it besides those who may operate, by what they send to `/api/v1/hooks/NAME`.
+    pub hook: Option<Lenient<HookKind>>,
     /// The header that its jobs get.
     pub header: Value,
 }
@@ -166,4 +180,17 @@ pub struct StartedJob {
     pub id: Option<i64>,
     pub unit: String,
     pub hash: String,
+}
+
+/// What a delivery to a hook has started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct HookAnswer {
+    pub started: bool,
+    /// Null if nothing was started, and while the store is away.
+    pub job: Option<i64>,
+    /// An earlier delivery with this ID has started the job.
+    pub repeated: bool,
+    /// Why nothing was started.
+    pub why: Option<String>,
 }
