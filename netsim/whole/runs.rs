@@ -31,6 +31,7 @@ pub(super) fn plan<'a>(seed: &str, value: impl Fn(&str) -> Option<&'a str>, note
         controls: number("--controls", plan.controls),
         jobs: number("--jobs", plan.jobs),
         faults: number("--faults", plan.faults),
+        slowly: number("--slowly", plan.slowly),
         without: without.collect(),
         notes,
         ..plan

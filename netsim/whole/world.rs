@@ -41,7 +41,7 @@ const POD_WORK_TYPE: &str = "- work-kubernetes: {worktype: kubernetes-runtime-au
 const LOOKED_AT: u64 = 4;
 /// One in so many runs has a schedule; there faults come so many times as slowly, because a schedule has minutes.
 const SCHEDULED: u64 = 12;
-const SLOWLY: u64 = 8;
+const SLOWLY: usize = 8;
 /// How often a choice of a fault is repeated until it is compatible with the present faults.
 const CHOICES: usize = 4;
 
@@ -56,6 +56,8 @@ pub(super) struct Plan {
     pub(super) faults: usize,
     /// Whether jobs start by a schedule, and by nothing else.
     pub(super) is_scheduled: bool,
+    /// By how much faults come more slowly.
+    pub(super) slowly: usize,
     /// The numbers of the faults that are left out.
     pub(super) without: BTreeSet<usize>,
     /// Whether notes are printed.
@@ -76,6 +78,7 @@ impl Plan {
             jobs: if is_scheduled { 0 } else { rng.random_range(5..=40) },
             faults: 100,
             is_scheduled,
+            slowly: if is_scheduled { SLOWLY } else { 1 },
             without: BTreeSet::new(),
             notes: false,
         }
@@ -164,7 +167,7 @@ async fn live(plan: &Plan, place: &Place, log: &Log) -> Outcome {
     let mut heals = Vec::new();
     let mut count = 0;
     for number in 0..plan.faults {
-        let pause = world.millis(0..if plan.is_scheduled { 2400 * SLOWLY } else { 2400 });
+        let pause = world.millis(0..2400 * plan.slowly as u64);
         sleep(pause).await;
         let fault = (0..CHOICES).find_map(|_| Fault::choose(&world));
         let span = faults::span(&world);
