@@ -16,6 +16,7 @@ pub(super) struct AllowedHosts(Vec<HostPattern>);
 enum HostPattern {
     Exactly(String),
     By(Regex),
+    Any,
 }
 
 impl HostPattern {
@@ -23,6 +24,7 @@ impl HostPattern {
         match self {
             Self::Exactly(name) => name.eq_ignore_ascii_case(text),
             Self::By(expression) => expression.is_match(text),
+            Self::Any => true,
         }
     }
 }
@@ -36,6 +38,11 @@ impl AllowedHosts {
                 None => Ok(HostPattern::Exactly(name.clone())),
             });
         Ok(Self(named.collect::<Result<_, _>>()?))
+    }
+
+    /// Any host; those that are near only with `near`.
+    pub(super) fn unnamed(near: bool) -> Self {
+        Self(near.then_some(HostPattern::Any).into_iter().collect())
     }
 
     fn is_named(&self, text: &str) -> bool {

@@ -83,6 +83,20 @@ pub(crate) struct Confinement {
     pub(crate) variables: BTreeMap<String, PathBuf>,
 }
 
+/// Connects to a host as a command with no list of hosts may, by the environment's proxy if it names one; with
+/// `anywhere`, to any host. The addresses of the name are checked, and no other one is connected to.
+///
+/// # Errors
+/// It may not be reached, or cannot.
+pub(crate) async fn reach(
+    host: &str,
+    port: u16,
+    is_tls: bool,
+    anywhere: bool,
+) -> std::io::Result<tokio::net::TcpStream> {
+    proxy::reach_for_self(host, port, is_tls, &AllowedHosts::unnamed(anywhere)).await
+}
+
 /// Runs one of the hidden modes if this process was started for it, and returns otherwise. Call it first in `main`,
 /// before any thread exists.
 pub(crate) fn main_if_asked() {

@@ -4,6 +4,7 @@
 //! names and connects. Clients need the command's password, because all users of the machine can reach the loopback.
 //! Refuses to know what the command is for.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ enum NoWay {
     NoRequest,
     Stranger,
     NotAllowed,
-    Unreachable,
+    Unreachable(io::Error),
 }
 
 impl NoWay {
@@ -52,7 +53,7 @@ impl NoWay {
             Self::NotAllowed => {
                 b"HTTP/1.1 403 Not among projecthosts\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             }
-            Self::Unreachable => {
+            Self::Unreachable(_) => {
                 b"HTTP/1.1 502 Unreachable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             }
         }
@@ -114,7 +115,9 @@ async fn reach(client: &mut TcpStream, policy: &ProxyPolicy) -> Result<(TcpStrea
     if !shows(&head, &policy.authorization) {
         return Err(NoWay::Stranger);
     }
-    Ok((connect(&request, &policy.hosts).await?, request.head))
+    let ProxyRequest { host, port, is_direct, head } = request;
+    let by_proxy = (!is_direct).then_some(head.is_none());
+    Ok((connect(&host, port, by_proxy, &policy.hosts).await?, head))
 }
 
 fn shows(head: &str, authorization: &str) -> bool {
@@ -175,10 +178,31 @@ fn host_and_port(place: &str, usual: Option<u16>) -> Option<(String, u16)> {
     (!host.is_empty() && !host.contains('@')).then(|| (host.to_ascii_lowercase(), port))
 }
 
-async fn connect(request: &ProxyRequest, hosts: &AllowedHosts) -> Result<TcpStream, NoWay> {
-    let ProxyRequest { host, port, is_direct, head } = request;
-    let proxy = if *is_direct { Ok(None) } else { Proxy::from_environment(head.is_none(), host, *port) };
-    if let Some(proxy) = proxy.map_err(|_| NoWay::Unreachable)? {
+/// Connects as a command may, for this process itself. `is_tls` chooses the proxy that the environment names.
+pub(super) async fn reach_for_self(
+    host: &str,
+    port: u16,
+    is_tls: bool,
+    hosts: &AllowedHosts,
+) -> io::Result<TcpStream> {
+    connect(host, port, Some(is_tls), hosts).await.map_err(|why| match why {
+        NoWay::Unreachable(error) => error,
+        NoWay::NotAllowed | NoWay::NoRequest | NoWay::Stranger => {
+            let text = "its address is one of this machine, link-local, or a cloud's metadata server";
+            io::Error::new(io::ErrorKind::PermissionDenied, text)
+        }
+    })
+}
+
+/// Connects to a host. `by_proxy` is whether TLS follows, and none without the environment's proxy.
+async fn connect(
+    host: &str,
+    port: u16,
+    by_proxy: Option<bool>,
+    hosts: &AllowedHosts,
+) -> Result<TcpStream, NoWay> {
+    let proxy = by_proxy.map_or(Ok(None), |is_tls| Proxy::from_environment(is_tls, host, port));
+    if let Some(proxy) = proxy.map_err(NoWay::Unreachable)? {
         if !hosts.allows_name(host) {
             return Err(NoWay::NotAllowed);
         }
@@ -186,11 +210,12 @@ async fn connect(request: &ProxyRequest, hosts: &AllowedHosts) -> Result<TcpStre
         let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         return open(tunnel(stream, &target, &proxy)).await;
     }
-    let found = lookup_host((host.as_str(), *port)).await.map_err(|_| NoWay::Unreachable)?;
+    let found = lookup_host((host, port)).await.map_err(NoWay::Unreachable)?;
     let (allowed, others): (Vec<SocketAddr>, Vec<_>) =
         found.partition(|address| hosts.allows(host, address.ip()));
     if allowed.is_empty() {
-        return Err(if others.is_empty() { NoWay::Unreachable } else { NoWay::NotAllowed });
+        let nothing = || NoWay::Unreachable(io::ErrorKind::NotFound.into());
+        return Err(if others.is_empty() { nothing() } else { NoWay::NotAllowed });
     }
     let stream = open(TcpStream::connect(allowed.as_slice())).await?;
     match (stream.local_addr(), stream.peer_addr()) {
@@ -198,12 +223,13 @@ async fn connect(request: &ProxyRequest, hosts: &AllowedHosts) -> Result<TcpStre
             Err(NoWay::NotAllowed)
         }
         (Ok(_), Ok(_)) => Ok(stream),
-        (Err(_), _) | (_, Err(_)) => Err(NoWay::Unreachable),
+        (Err(error), _) | (_, Err(error)) => Err(NoWay::Unreachable(error)),
     }
 }
 
-async fn open(opening: impl Future<Output = std::io::Result<TcpStream>>) -> Result<TcpStream, NoWay> {
-    timeout(CONNECT, opening).await.ok().and_then(Result::ok).ok_or(NoWay::Unreachable)
+async fn open(opening: impl Future<Output = io::Result<TcpStream>>) -> Result<TcpStream, NoWay> {
+    let opened = timeout(CONNECT, opening).await.unwrap_or_else(|late| Err(late.into()));
+    opened.map_err(NoWay::Unreachable)
 }
 
 #[cfg(test)]
