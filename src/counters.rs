@@ -183,6 +183,21 @@ pub struct ControllerCounters {
     pub saved: u64,
     /// What is wrong with their files.
     pub saved_broken: u64,
+    /// Notices of this node, by target.
+    pub notices: Vec<(String, NoticeFigures)>,
+}
+
+/// What one control node has counted of the notices to one target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NoticeFigures {
+    /// Delivered ones.
+    pub delivered: u64,
+    /// Tries that failed.
+    pub failed: u64,
+    /// Those that were given up.
+    pub dropped: u64,
+    /// Ended jobs that the target has not been told of, when it was tried last.
+    pub behind: u64,
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod link;
 mod loglevel;
 mod mesh;
 mod node;
+mod notify;
 mod operation;
 mod output;
 mod ping;
@@ -134,6 +135,9 @@ enum MeshctlVerb {
     /// Show and pause the schedules of saved jobs
     #[command(subcommand)]
     Schedule(schedule::ScheduleVerb),
+    /// List and test the targets of notices about jobs that have ended
+    #[command(subcommand)]
+    Notify(notify::NotifyVerb),
     /// Manage the nodes that run jobs
     #[command(subcommand)]
     Instance(instance::InstanceVerb),
@@ -272,6 +276,7 @@ async fn dispatch(cli: Cli, output: Output, files: NodeFiles) -> Result<Exit, Fa
         MeshctlVerb::Job(job) => job.run(&context()?).await,
         MeshctlVerb::Saved(saved) => saved.run(context, output).await,
         MeshctlVerb::Schedule(schedule) => schedule.run(&context()?).await,
+        MeshctlVerb::Notify(notify) => notify.run(&context()?).await,
         MeshctlVerb::Instance(instance) => instance.run(&context()?).await,
         MeshctlVerb::Group(group) => group.run(&context()?).await,
         MeshctlVerb::Controller(controller) => controller.run(context, output, files.store).await,

@@ -12,6 +12,7 @@
 //! - [`header`] and [`stream`]: what a client submits, and what its runner answers; [`refusal`]: why a
 //!   submission is refused.
 //! - `saved`: the jobs that stand in files of a control node; `pack`: makes what a runner reads of a job.
+//! - [`notify`]: tells programs elsewhere of jobs that have ended.
 //! - [`options`]: its settings; [`credentials`], [`projects`], [`pod`], [`health`]: what a child is given, and what a
 //!   health check says. `clusters`: the pods of container groups.
 
@@ -24,6 +25,7 @@ pub mod driver;
 pub mod header;
 pub mod health;
 mod housekeeping;
+pub mod notify;
 pub mod operations;
 pub mod options;
 pub mod output;

@@ -1,5 +1,6 @@
 //! The settings of a controller, checked. It knows no syntax of configuration and opens no files.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use arc_swap::ArcSwap;
 
 use super::core::LeaseTimes;
 pub use super::core::{NodeType, OnLoss};
+pub use super::notify::{NoticeEvent, NoticeWay, NotifyTarget, Webhook, is_target_name};
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
 use crate::work::CommandType;
@@ -48,6 +50,8 @@ pub struct ControllerOptions {
     pub credentials: Option<PathBuf>,
     /// Directory of saved jobs.
     pub jobs: Option<PathBuf>,
+    /// Where notices about jobs go, by name.
+    pub notify: BTreeMap<String, NotifyTarget>,
     /// The program that runs children on this node itself, which nobody but the controller starts.
     pub runner: Box<CommandType>,
     /// What syncs of projects may read besides the system's programs.

@@ -22,6 +22,7 @@ use super::core::{ChildId, InstanceName, JobId};
 use super::driver::JobDriver;
 use super::driver::world::MeshView;
 use super::header::Header;
+use super::notify::{Courier, Notifier, WebTls};
 use super::options::ControllerOptions;
 use super::peer::{PeerClient, PeerServer};
 use super::projects::ProjectCache;
@@ -58,6 +59,8 @@ pub struct Service {
     pub(super) saved: SavedShelf,
     /// How often hooks have started some of them.
     pub(super) hooks: Arc<parking_lot::Mutex<HookRates>>,
+    /// Tells others of jobs that have ended.
+    pub(super) notifier: Notifier,
     /// The units of running clean-ups.
     pub(super) cleaning: Cleaning,
 }
@@ -92,6 +95,8 @@ pub struct Setup {
     pub mesh: Arc<dyn MeshView>,
     /// Its cache of projects.
     pub projects: ProjectCache,
+    /// TLS for notices.
+    pub tls: Arc<dyn WebTls>,
 }
 
 /// The controller of a node, which exists before its store can be reached. Clones share it.
@@ -127,7 +132,9 @@ impl Controller {
         setup.registry.serve_jobs(Box::new(door.clone())).await;
         let this = Self { door: door.clone(), service, stop: stop.clone() };
         match opened {
-            Ok(driver) => drop(sender.send_replace(Some(Service::run(driver, door, stop).await))),
+            Ok(driver) => {
+                drop(sender.send_replace(Some(Service::run(driver, door, stop, setup.tls.clone()).await)));
+            }
             Err((error, opening)) => {
                 tracing::warn!(%error, "the controller is waiting for its store, and submitted jobs wait with it");
                 door.say(&error);
@@ -186,10 +193,11 @@ impl Operations for Controller {
 
     fn figures(&self) -> Act<'_, Option<ControllerCounters>> {
         Box::pin(async {
-            let Service { driver, saved, .. } = self.service.borrow().clone()?;
+            let Service { driver, saved, notifier, .. } = self.service.borrow().clone()?;
             let counters = driver.base.figures.counters(&driver.store).await;
             let (saved, saved_broken) = saved.now().counts();
-            Some(ControllerCounters { saved, saved_broken, ..counters })
+            let notices = notifier.figures().into_iter().collect();
+            Some(ControllerCounters { saved, saved_broken, notices, ..counters })
         })
     }
 
@@ -200,7 +208,7 @@ impl Operations for Controller {
 
 impl Setup {
     async fn driver(self, door: Door) -> Result<Arc<JobDriver>, Error> {
-        let Self { options: _, store, directory, registry, node, mesh, projects } = self;
+        let Self { options: _, store, directory, registry, node, mesh, projects, tls: _ } = self;
         let default_store = default_store(&directory);
         let former = (store != Options::Sqlite(default_store.clone()) && default_store.exists())
             .then_some(default_store);
@@ -235,7 +243,7 @@ impl Setup {
             match opened {
                 Ok(driver) => {
                     tracing::info!("the controller has opened its store and works");
-                    return Service::run(driver, door.clone(), stop).await;
+                    return Service::run(driver, door.clone(), stop, self.tls.clone()).await;
                 }
                 Err(error) if door.say(&error) => {
                     tracing::warn!(%error, "the controller is waiting for its store")
@@ -248,11 +256,15 @@ impl Setup {
 
 impl Service {
     /// Runs a driver and gives it to the units that come through the door.
-    async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken) -> Self {
+    async fn run(driver: Arc<JobDriver>, door: Door, stop: CancellationToken, tls: Arc<dyn WebTls>) -> Self {
         let (registry, cleaning) = (door.registry().clone(), Cleaning::default());
         let saved = door.saved().clone();
         let hooks = Arc::default();
-        let service = Self { driver: driver.clone(), registry, stop: stop.clone(), saved, hooks, cleaning };
+        let directory = saved.node_directory().to_owned();
+        let courier = Arc::new(Courier::new(tls, driver.base.settings.clone(), directory));
+        let notifier = Notifier::new(driver.clone(), courier);
+        let service =
+            Self { driver: driver.clone(), registry, stop: stop.clone(), saved, hooks, cleaning, notifier };
         service.registry.release_leftovers(&driver.checks.prefix());
         let units = door.open(&driver).await;
         door.follow_all(&driver, units).await;
@@ -265,6 +277,7 @@ impl Service {
         });
         tokio::spawn(service.clone().keep_house());
         tokio::spawn(service.clone().keep_schedules());
+        tokio::spawn(service.notifier.clone().run(service.stop.clone()));
         service
     }
 
@@ -285,7 +298,7 @@ impl Service {
         let saved = SavedShelf::new(std::path::PathBuf::new());
         let door = Door::new(driver.node.clone(), registry, driver.base.settings.clone(), saved);
         registry.serve_jobs(Box::new(door.clone())).await;
-        Self::run(driver, door, stop).await
+        Self::run(driver, door, stop, Arc::new(super::notify::tests::NoTls)).await
     }
 }
 

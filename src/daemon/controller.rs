@@ -1,18 +1,21 @@
 //! Wires the controller of a control node to the node: what it sees of the mesh, and how other control nodes reach it.
 //! Decides nothing about jobs.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tracing::warn;
 
 use super::NodeFailure;
 use super::check::controller::lacks_tls_client;
-use super::wiring::{MeshDialer, server_profile};
+use super::wiring::{MeshDialer, client_profile, server_profile, system_trust};
 use crate::config::{self, Config, Environment, Invocation};
 use crate::controller::core::InstanceName;
 use crate::controller::driver::world::{MeshView, NodeView};
+use crate::controller::notify::WebTls;
 use crate::controller::options::ControllerOptions;
 use crate::controller::projects::ProjectCache;
 use crate::controller::service::{Controller, Setup, store_options};
@@ -20,6 +23,7 @@ use crate::controller::store::{Error, Options};
 use crate::node::NodeHandle;
 use crate::os::directories;
 use crate::os::house::House;
+use crate::rpc::Duplex;
 use crate::stream::{StreamListener, Streams};
 use crate::tls::{Handshakes, Profiles};
 use crate::wire::{Advertisement, ConnType, NodeId};
@@ -75,7 +79,7 @@ pub(super) async fn start(
     let node = streams.node();
     let peers = options.peers.clone();
     let mesh = Arc::new(SeenMesh::new(node.clone(), work.clone(), tls.clone()));
-    let setup = setup(options, directory, node.id(), work, mesh);
+    let setup = setup(options, directory, node.id(), work, mesh, tls);
     let setup = setup.map_err(NodeFailure::start("work-controller"))?;
     let is_shared = setup.store.is_shared();
     let controller = Controller::open(setup).await.map_err(NodeFailure::start("work-controller"))?;
@@ -128,6 +132,7 @@ fn setup(
     node: &NodeId,
     work: &Registry,
     mesh: Arc<SeenMesh>,
+    tls: &Profiles,
 ) -> Result<Setup, Error> {
     let store = store_options(&options, directory.path())?;
     let path = directory.path().join(DIRECTORY);
@@ -135,13 +140,32 @@ fn setup(
     let projects = ProjectCache::new(directory.path().join(DIRECTORY).join(PROJECTS));
     let node = InstanceName::from(node.as_str());
     let directory = directory.path().to_owned();
-    Ok(Setup { options, store, directory, registry: work.clone(), node, mesh, projects })
+    let tls = Arc::new(TowardsWeb(tls.clone()));
+    Ok(Setup { options, store, directory, registry: work.clone(), node, mesh, projects, tls })
 }
 
 /// Whether an advertisement is of a control service, which a node without work types advertises too.
 fn is_control(ad: &Advertisement) -> bool {
     let tag = ad.tags.as_ref().and_then(|tags| tags.get("type"));
     ad.work_commands.is_some() || tag.is_some_and(|tag| tag == CONTROL_SERVICE)
+}
+
+/// TLS by the node's profiles.
+struct TowardsWeb(Profiles);
+
+impl WebTls for TowardsWeb {
+    fn secure(
+        &self,
+        stream: TcpStream,
+        host: String,
+        profile: Option<String>,
+    ) -> Act<'_, io::Result<Box<dyn Duplex>>> {
+        Box::pin(async move {
+            let profile = client_profile(&self.0, &profile).map_err(io::Error::other)?;
+            let profile = profile.map_or_else(system_trust, Ok)?;
+            Ok(Box::new(profile.connect(stream, &host).await.map_err(io::Error::other)?) as Box<dyn Duplex>)
+        })
+    }
 }
 
 /// The mesh as this node sees it.

@@ -117,8 +117,8 @@ fn ws_peer(peer: &WebSocketPeer, profiles: &Profiles) -> std::io::Result<WsDialO
     })
 }
 
-/// The profile for `wss` if none is named: it trusts the authorities that the host trusts.
-fn system_trust() -> std::io::Result<ClientProfile> {
+/// The profile for `wss`, and for notices by `https`, if none is named: it trusts the authorities that the host trusts.
+pub(super) fn system_trust() -> std::io::Result<ClientProfile> {
     let options = ClientOptions { name: "(none)".to_owned(), ..ClientOptions::default() };
     ClientProfile::open(options, None).map_err(std::io::Error::other)
 }

@@ -288,6 +288,20 @@ fn controller(page: &mut Exposition, figures: &ControllerCounters) {
         .put(&[], figures.saved);
     page.gauge("meshd_controller_saved_jobs_broken", "Files of saved jobs with which something is wrong.")
         .put(&[], figures.saved_broken);
+    let mut family =
+        page.counter("meshd_controller_notices_total", "Notices by target, and what came of them.");
+    for (target, notices) in &figures.notices {
+        for (result, count) in
+            [("delivered", notices.delivered), ("failed", notices.failed), ("dropped", notices.dropped)]
+        {
+            family.put(&[("target", target), ("result", result)], count);
+        }
+    }
+    let help = "Ended jobs that a target has not been told of, when this node tried it last.";
+    let mut family = page.gauge("meshd_controller_notices_behind", help);
+    for (target, notices) in &figures.notices {
+        family.put(&[("target", target)], notices.behind);
+    }
 }
 
 /// What all control nodes share. While the store is away, only `meshd_controller_store_up` has a value.

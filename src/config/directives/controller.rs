@@ -11,6 +11,7 @@ use super::super::firewall;
 use super::super::parameters::{
     self, Bytes, OwnService, TlsClientName, TlsServerName, choice, grammar, number, parsed,
 };
+use super::notify::NotifyTargets;
 use super::runner::OwnRunner;
 use crate::controller::options::{
     Bounds, ControllerOptions, Discovery, LEAST_HEARTBEATS, NodeType, OnLoss, Peers, Timers,
@@ -33,6 +34,10 @@ directive! {
         /// directory of saved jobs
         /// Each file `NAME.yml` is a job that `meshctl saved start NAME` starts. A reload reads them again.
         jobs: Option<PathBuf>,
+        /// where notices about jobs that have ended go
+        /// A map of names, each of a map with url or command, and with events, jobs, secretfile, tlsclient, allowlocal and
+        /// timeout: [notices](saved-jobs.md#notices).
+        notify: Option<NotifyTargets>,
         /// what runs on this node itself
         runner: OwnRunner,
         /// files and directories that syncs may read
@@ -83,6 +88,7 @@ directive! {
         store_password_file,
         credentials,
         jobs,
+        notify: notify.unwrap_or_default(),
         runner,
         sync_read,
         project_hosts,

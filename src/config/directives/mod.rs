@@ -9,6 +9,7 @@ pub mod enrolment;
 pub mod http;
 pub mod links;
 pub mod node;
+pub mod notify;
 pub mod runner;
 pub mod services;
 pub mod tls;

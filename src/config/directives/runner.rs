@@ -63,7 +63,7 @@ grammar! {
         FreeMap |given: Option<&Located>, reader: &mut DirectiveReader<'_>| reader.nested::<RunnerLimits>(given?, &LIMITS);
 }
 
-fn command_line(text: &str) -> Result<(String, String), &'static str> {
+pub(super) fn command_line(text: &str) -> Result<(String, String), &'static str> {
     const WANTED: &str = "it must be a program and its arguments, with every quote closed";
     let mut words = shlex::split(text).ok_or(WANTED)?.into_iter();
     let program = words.next().filter(|program| !program.is_empty()).ok_or(WANTED)?;

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::controller::options::{Bounds, ControllerOptions, Discovery, NodeType, OnLoss, Peers, Timers};
+use crate::controller::options::{
+    Bounds, ControllerOptions, Discovery, NodeType, NoticeEvent, NoticeWay, NotifyTarget, OnLoss, Peers,
+    Timers, Webhook,
+};
 use crate::mesh::firewall::Pattern;
 use crate::wire::ServiceName;
 use crate::work::limits::{Inherited, Limits};
@@ -40,6 +43,7 @@ fn without_parameters_it_has_the_defaults_of_the_contract() {
         store_password_file: None,
         credentials: None,
         jobs: None,
+        notify: Default::default(),
         runner: Box::new(CommandType::runner(
             "ansible-runner",
             "worker",
@@ -99,6 +103,7 @@ fn every_parameter_has_an_effect() {
             "ownerlostafter" | "lostafter" => "1h",
             "payloadretention" | "outputretention" | "jobretention" | "cleanupevery" => "77h",
             "runnerlimits" => "{user: jobs}",
+            "notify" => "{ops: {command: 'true'}}",
             "rundir" | "credentials" | "jobs" | "storepasswordfile" | "runner" | "peerservice" => "other",
             _ => "77",
         };
@@ -111,6 +116,41 @@ fn every_parameter_has_an_effect() {
     assert!(!accepted("{tlsclient: c, requiretls: false}").require_tls);
     assert_eq!(found.memory_reserve, Some(0));
     assert_eq!(found.bounds.cleanup_every, Duration::ZERO);
+}
+
+#[test]
+fn a_target_of_notices_is_an_address_or_a_command() {
+    let found = accepted(
+        "{notify: {chat: {url: 'https://chat.example/x', secretfile: /s, events: [failed, recovered], tlsclient: c, \
+         allowlocal: true, jobs: named, timeout: 5s}, ops: {command: \"notify 'a b'\"}}}",
+    );
+    let way = NoticeWay::Webhook(Webhook {
+        url: "https://chat.example/x".parse().unwrap(),
+        secret_file: Some("/s".into()),
+        tls_client: Some("c".to_owned()),
+        allow_local: true,
+    });
+    let events = vec![NoticeEvent::Failed, NoticeEvent::Recovered];
+    let chat = NotifyTarget { way, events, only_named: true, timeout: Duration::from_secs(5) };
+    assert_eq!(found.notify["chat"], chat);
+    assert!(!format!("{chat:?}").contains("/x"), "an address may hold a secret");
+    let ops = &found.notify["ops"];
+    assert_eq!(ops.way, NoticeWay::Command("notify".to_owned(), vec!["a b".to_owned()]));
+    assert_eq!((&ops.events, ops.only_named), (&vec![NoticeEvent::Failed, NoticeEvent::Error], false));
+    for (target, why) in [
+        ("a: {}", "a target needs either `url` or `command`"),
+        ("a: {url: 'https://h/', command: b}", "a target needs either `url` or `command`"),
+        ("a: {url: 'ftp://h/'}", "it must begin with https:// or http://, and name a host"),
+        ("a: {url: 'https://user:canary@h/'}", "it may hold no user name and password"),
+        ("a: {url: 'https://h/', events: [test]}", "it must be one of first-failure, recovered"),
+        ("a: {url: 'https://h/', timeout: 2m}", "it must be from 1s to 60s"),
+        ("a: {url: 'https://h/', jobs: some}", "it must be all or named"),
+        ("a: {url: 'https://h/', evnts: [failed]}", "events"),
+        ("A: {url: 'https://h/'}", "a target's name is lower-case letters"),
+    ] {
+        let (_, errors) = read(&format!("{{notify: {{{target}}}}}"));
+        assert!(errors.iter().any(|error| error.contains(why)), "{target}: {errors:?}");
+    }
 }
 
 #[test]

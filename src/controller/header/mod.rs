@@ -20,6 +20,11 @@ use crate::rpc::report::names::names;
 use crate::rpc::strict::{self, Misfit};
 use crate::work::jobs::VERSION_KEY;
 
+/// The label with the name of the saved job that a job was started of.
+pub(crate) const SAVED: &str = "meshd/saved";
+/// The label with the targets that its saved job names for notices.
+pub(crate) const NOTIFY: &str = "meshd/notify";
+
 /// What a client asks for, in the keys that it may send.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -6,6 +6,7 @@ mod groups;
 mod hook;
 mod instances;
 mod jobs;
+mod notify;
 mod saved;
 mod schedules;
 mod streams;
@@ -116,6 +117,8 @@ impl Service {
             Operation::ResumeSchedule(it) => {
                 Answer::ResumeSchedule(self.pause_schedule(&it.name, false, audit).await?)
             }
+            Operation::ListNotify(_) => Answer::ListNotify(self.list_notify().await?),
+            Operation::TestNotify(it) => Answer::TestNotify(self.test_notify(it.name, audit).await?),
             Operation::ListJobs(it) => Answer::ListJobs(self.list_jobs(it).await?),
             Operation::CountJobs(it) => Answer::CountJobs(self.count_jobs(it).await?),
             Operation::GetJob(it) => Answer::GetJob(self.job(JobId(it.id)).await?),

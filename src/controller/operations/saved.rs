@@ -122,6 +122,10 @@ impl Service {
         if let Some(why) = job.needs_admin().filter(|_| !who.may(Rights::Admin)) {
             return Err(OperationRefusal::new(OperationCode::Refused, format!("{name}: {why}")));
         }
+        let options = self.driver.options();
+        for target in job.notify.keys().filter(|target| !options.notify.contains_key(*target)) {
+            tracing::warn!(saved = name, target, "notify names a target that work-controller does not have");
+        }
         let variables = job.variables(vars.0).map_err(|why| bad(format!("{name}: {why}")))?;
         let (this, who) = (self.clone(), who.clone());
         let started =

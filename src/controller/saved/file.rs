@@ -16,6 +16,7 @@ use super::schedule::Schedule;
 use super::vars::{self, SavedVar};
 use crate::controller::core::{GroupName, Word};
 use crate::controller::header::{ProjectSync, RetryWords, RunnerWords, rules};
+use crate::controller::notify::NoticeEvent;
 use crate::rpc::strict::{self, Misfit};
 use crate::yaml::{self, YamlFault};
 
@@ -124,6 +125,9 @@ pub(crate) struct SavedJob {
     pub lost_after: Option<Duration>,
     /// How the runner starts it.
     pub runner: Option<RunnerWords>,
+    /// Targets that get notices of its jobs, each with its events if it names any.
+    #[serde(deserialize_with = "own::notify")]
+    pub notify: BTreeMap<String, Vec<NoticeEvent>>,
     /// Keep the payload after its end, for reruns.
     pub keep: Keep,
     /// When it starts by itself.

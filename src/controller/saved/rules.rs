@@ -9,13 +9,15 @@ use serde_json::{Value, json};
 use super::start::RESERVED;
 use crate::controller::core::{GroupName, Word};
 use crate::controller::header::{RetryWords, rules};
+use crate::controller::notify::{NoticeEvent, is_target_name, wanted_word};
 use crate::rpc::strict;
 
 const LONGEST_TEXT: usize = 512;
 const MOST_VERBOSE: u8 = 5;
-/// Less than a header may have, because each job gets two more.
-const MOST_LABELS: usize = 30;
-const MOST_LABEL_BYTES: usize = 3_900;
+/// Less than a header may have, because each job gets up to four more.
+const MOST_LABELS: usize = 28;
+const MOST_LABEL_BYTES: usize = 3_400;
+const MOST_NOTIFY: usize = 500;
 
 fn is_line(text: &str, longest: usize) -> bool {
     !text.is_empty() && text.chars().count() <= longest && !text.contains(char::is_control)
@@ -96,6 +98,25 @@ pub(super) fn groups<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<GroupName>, 
 
 pub(super) fn exclusive<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Word>, D::Error> {
     rules::words(Value::from(words(d)?)).map_err(D::Error::custom)
+}
+
+pub(super) fn notify<'de, D: Deserializer<'de>>(
+    d: D,
+) -> Result<BTreeMap<String, Vec<NoticeEvent>>, D::Error> {
+    let value = Value::deserialize(d)?;
+    let targets: BTreeMap<String, Vec<NoticeEvent>> = match value {
+        Value::Object(targets) => {
+            let event =
+                |(name, events)| Ok((name, serde_json::from_value(events).map_err(D::Error::custom)?));
+            targets.into_iter().map(event).collect::<Result<_, D::Error>>()?
+        }
+        names => many(names).map_err(D::Error::custom)?.into_iter().map(|name| (name, Vec::new())).collect(),
+    };
+    let bytes: usize = targets.iter().map(|(target, events)| wanted_word(target, events).len() + 1).sum();
+    let fits = bytes <= MOST_NOTIFY && targets.keys().all(|name| is_target_name(name));
+    let rule =
+        format!("it must be names of targets, or a map of them to events, {MOST_NOTIFY} bytes together");
+    if fits { Ok(targets) } else { Err(D::Error::custom(rule)) }
 }
 
 pub(super) fn retry<'de, D: Deserializer<'de>>(d: D) -> Result<RetryWords, D::Error> {

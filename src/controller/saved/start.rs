@@ -8,15 +8,14 @@ use serde_json::{Map, Value};
 use super::file::SavedJob;
 use super::vars;
 use crate::controller::core::{JobKind, LaunchGroups};
-use crate::controller::header::Header;
+use crate::controller::header::{Header, NOTIFY, SAVED};
+use crate::controller::notify::wanted_word;
 use crate::controller::pack::{
     InventorySource, JobParts, ModuleCall, PackError, Packer, PasswordFile, password,
 };
 
 /// How the labels begin that the controller alone gives.
 pub(crate) const RESERVED: &str = "meshd/";
-/// The label with the name of a saved job.
-const SAVED: &str = "meshd/saved";
 /// The label with the hash of its file.
 const HASH: &str = "meshd/saved-hash";
 /// How many files a directory may have.
@@ -41,6 +40,9 @@ impl SavedJob {
         let job = self;
         let mut labels = job.labels.clone();
         labels.extend([saved_label(name), (HASH.to_owned(), hash.to_owned())]);
+        let notify = job.notify.iter().map(|(target, events)| wanted_word(target, events));
+        let notify = notify.collect::<Vec<_>>().join(",");
+        labels.extend((!notify.is_empty()).then(|| (NOTIFY.to_owned(), notify)));
         Header {
             kind: if job.module.is_some() { JobKind::AdHoc } else { JobKind::Job },
             name: job.name.clone().or_else(|| Some(name.to_owned())),

@@ -9,7 +9,8 @@ use super::error::Error;
 use super::list::{self, JobRow};
 use super::schema;
 use super::sql::{Sql, values};
-use crate::controller::core::Ending;
+use crate::controller::core::{Ending, JobState};
+use crate::controller::header::SAVED;
 
 /// A job that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,57 @@ impl Store {
             while self.write(number_some).await? == AT_ONCE {}
         }
         Ok(())
+    }
+
+    /// The number of the job that has ended last.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn last_ended(&self) -> Result<i64, Error> {
+        self.number_all().await?;
+        self.read(last).await
+    }
+
+    /// How many jobs have ended with a number above `after`, at most `most`; and if there are more than that, the
+    /// number up to which and the count of those that are too many.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn ended_behind(&self, after: i64, most: u32) -> Result<(u64, Option<(i64, u64)>), Error> {
+        self.read(move |sql| {
+            let last =
+                "SELECT ended_no FROM job WHERE ended_no > $1 ORDER BY ended_no DESC LIMIT 1 OFFSET $2";
+            let last: Option<i64> =
+                sql.query(last, values![after, most])?.pop().map(|mut row| row.take()).transpose()?;
+            let count = "SELECT count(*) FROM job WHERE ended_no > $1 AND ended_no <= $2";
+            let upto = last.unwrap_or(i64::MAX);
+            let count: u64 = sql.query(count, values![after, upto])?.remove(0).take()?;
+            Ok(last.map_or((count, None), |last| (u64::from(most), Some((last, count)))))
+        })
+        .await
+    }
+
+    /// How the job before this one ended that belongs to the same saved job, or else has the same name. One that was
+    /// cancelled says nothing.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn ended_before(&self, ended: &EndedJob) -> Result<Option<JobState>, Error> {
+        let (id, number, name) = (ended.row.id, ended.number, ended.row.name.clone());
+        let saved = ended.row.labels.get(SAVED).map(|saved| list::label_word(SAVED, saved));
+        self.read(move |sql| {
+            let key = sql.dialect().name_key();
+            let (which, word) = match &saved {
+                Some(word) => ("id IN (SELECT job FROM label WHERE word = $1)".to_owned(), word),
+                None => (format!("{key} = substr($1, 1, 64) AND name = $1"), &name),
+            };
+            let query = format!(
+                "SELECT state FROM job WHERE {which} AND id < $2 AND ended_no < $3 \
+                 AND state IN ('successful', 'failed', 'error') ORDER BY id DESC LIMIT 1"
+            );
+            sql.query(&query, values![word, id, number])?.pop().map(|mut row| row.take()).transpose()
+        })
+        .await
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::controller::store_of;
 use super::{CheckFindings, Severity};
 use crate::config::{ADVICE, Config};
 use crate::controller::credentials::Credentials;
-use crate::controller::options::{ControllerOptions, Discovery, NodeType};
+use crate::controller::options::{ControllerOptions, Discovery, NodeType, NoticeWay};
 use crate::controller::saved::SavedJobs;
 use crate::controller::store::{Error, Options, StoreFinding, inspect};
 use crate::work::run_dir::is_open_to_others;
@@ -33,6 +33,7 @@ impl CheckFindings {
         self.store(config);
         self.credentials(controller);
         self.saved(controller);
+        self.notify(config, controller);
         self.runner(controller);
         self.peer_keys(config, controller);
         if let Some((what, remedy)) = lacks_tls_client(config) {
@@ -102,6 +103,21 @@ impl CheckFindings {
         let (_, broken) = saved.counts();
         if let Some(more) = broken.checked_sub(FAULTS as u64).filter(|more| *more > 0) {
             find(&format_args!("{more} more: meshctl saved check shows all"));
+        }
+    }
+
+    fn notify(&mut self, config: &Config, controller: &ControllerOptions) {
+        for (name, target) in &controller.notify {
+            let (place, NoticeWay::Webhook(hook)) = (format!("{WHAT}: notify {name}"), &target.way) else {
+                continue;
+            };
+            let is_known = |profile: &String| config.tls_clients.iter().any(|client| client.name == *profile);
+            if let Some(profile) = hook.tls_client.as_ref().filter(|profile| !is_known(profile)) {
+                self.lacks(&place, format_args!("tlsclient: there is no tls-client {profile}"));
+            }
+            if let Some(error) = hook.secret_file.as_ref().and_then(|file| std::fs::File::open(file).err()) {
+                self.lacks(&place, format_args!("secretfile: {error}"));
+            }
         }
     }
 

@@ -41,6 +41,7 @@ pub(super) async fn of_controller(
             let mut found = of_all(wrong.into_iter().map(|(finding, _)| finding));
             found.extend(of_store(controller).await);
             found.extend(of_engines(controller).await);
+            found.extend(of_notices(controller).await);
             return (found, idle.into_iter().map(|(_, name)| name).collect());
         }
         Ok(Ok(_)) => "it answers something else".to_owned(),
@@ -63,6 +64,23 @@ async fn of_store(controller: &dyn Operations) -> Option<Finding> {
         error,
         "meshctl controller ping shows the state of the store",
     ))
+}
+
+/// Targets to which the last notice could not be delivered.
+async fn of_notices(controller: &dyn Operations) -> Vec<Finding> {
+    let nobody = Caller::default();
+    let list = controller.operate(Operation::ListNotify(Nothing {}), &nobody);
+    let Ok(Ok((Answer::ListNotify(list), _))) = timeout(LISTED_WITHIN, list).await else { return Vec::new() };
+    let told = list.targets.into_iter().filter_map(|target| {
+        let (since, error) = (target.failing_since?, target.error.unwrap_or_default());
+        let what = format!("no notice could be delivered since {since}: {error}");
+        Some(Finding::advice(
+            format_args!("notify {}", target.name),
+            what,
+            "meshctl notify list; meshctl notify test NAME",
+        ))
+    });
+    told.collect()
 }
 
 /// Instances on which a recent job could not start its container. Only jobs can show this, because they decide whether

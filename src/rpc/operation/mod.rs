@@ -18,7 +18,7 @@ use super::report::Lenient;
 use super::report::controller::{
     AuditRows, BackupReport, Cleanup, ClockReport, ControllerReport, DeletedGroup, DeletedJob, EndedJobs,
     EventsBegin, Explained, GroupReport, Groups, Hosts, InstanceReport, Instances, JobCounts, JobDetail,
-    Jobs, OutputBegins, Paused, Policies, Removed,
+    Jobs, NotifyList, NotifyTested, OutputBegins, Paused, Policies, Removed,
 };
 use super::report::enrolment::{EnrolmentReport, NodeActed};
 use super::report::names::names;
@@ -165,6 +165,10 @@ operations! {
     PauseSchedule "schedule.pause" pause_schedule(ByName) -> ScheduleReport;
     /// Lets it start jobs again.
     ResumeSchedule "schedule.resume" resume_schedule(ByName) -> ScheduleReport;
+    /// Where notices go, and how that stands.
+    ListNotify "notify.list" list_notify(Nothing) -> NotifyList;
+    /// Tries one of the targets.
+    TestNotify "notify.test" test_notify(ByName) -> NotifyTested;
     /// Jobs, newest first.
     ListJobs "job.list" list_jobs(JobFilter) -> Jobs;
     /// How many jobs of each state there are.

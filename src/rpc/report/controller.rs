@@ -409,6 +409,37 @@ reports! {
         bytes: u64,
     }
 
+    /// Where notices go.
+    struct NotifyList {
+        targets: Vec<NotifyReport>,
+    }
+
+    /// A target of notices.
+    struct NotifyReport {
+        name: String,
+        /// The host of its address, or its program.
+        to: String,
+        events: Vec<String>,
+        /// `all` or `named`.
+        jobs: String,
+        /// The last delivery.
+        delivered: Option<String>,
+        /// Up to which of the jobs of `job.export` it was told.
+        cursor: Option<i64>,
+        behind: u64,
+        dropped: u64,
+        failing_since: Option<String>,
+        error: Option<String>,
+        next: Option<String>,
+    }
+
+    /// What came of a notice that was only a test.
+    struct NotifyTested {
+        name: String,
+        delivered: bool,
+        answer: String,
+    }
+
     /// What stands before a job's output.
     struct OutputBegins {
         id: i64,

@@ -96,6 +96,7 @@ LOOKS = {
     ("operation", "job.explain"): operation("job.explain", id=None),
     ("operation", "job.hosts"): operation("job.hosts", id=None, limit=1000),
     ("operation", "job.export"): operation("job.export"),
+    ("operation", "notify.list"): operation("notify.list"),
     ("operation", "saved.list"): operation("saved.list"),
     ("operation", "saved.get"): operation("saved.get", name="app.js"),
     ("operation", "schedule.list"): operation("schedule.list"),

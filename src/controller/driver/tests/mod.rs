@@ -13,6 +13,7 @@ mod lease;
 mod loss;
 mod lost_commits;
 mod nodes;
+mod notices;
 mod operations;
 mod output;
 mod peers;
@@ -45,6 +46,7 @@ pub(super) fn options(discovery: Discovery) -> ControllerOptions {
         store_password_file: None,
         credentials: None,
         jobs: None,
+        notify: Default::default(),
         runner: Box::new(crate::work::CommandType::runner(
             "local",
             "",

@@ -105,6 +105,14 @@ fn a_file_becomes_the_header_of_a_job() {
         (&json!("quay.io/team/ee:1"), &json!("quay"))
     );
     assert_eq!(Header::parse(header.to_string().as_bytes()).unwrap(), header, "the door takes it");
+    for (notify, label) in [
+        ("chat", "chat"),
+        ("[chat, ops]", "chat,ops"),
+        ("{ops: [failed, lost], chat: []}", "chat,ops:failed+lost"),
+    ] {
+        let header = parse(&format!("module: ping\nnotify: {notify}\n")).header("probe", HASH);
+        assert_eq!(header.labels["meshd/notify"], label);
+    }
     let module = parse("module: ping\nname: all hosts\n").header("probe", HASH);
     assert_eq!((module.kind.name(), module.name.as_deref()), ("ad_hoc", Some("all hosts")));
 }
@@ -163,6 +171,11 @@ fn what_is_wrong_has_its_line_and_what_is_allowed() {
                                       the lines of an inventory",
         ),
         ("labels: {meshd/saved: x}\n", 3, "labels: names that begin with meshd/ are the controller's own"),
+        (
+            "notify: Chat\n",
+            3,
+            "notify: it must be names of targets, or a map of them to events, 500 bytes together",
+        ),
         ("group: ''\n", 3, "group: each must be a text of 1 to 512 characters without control characters"),
         ("extra_vars: [a]\n", 3, "extra_vars: it is not a map"),
         ("module: ping\n", 3, "module: it excludes `playbook`"),
@@ -224,7 +237,7 @@ fn what_is_wrong_has_its_line_and_what_is_allowed() {
             "labels",
             json!({"a": "x".repeat(500), "b": "x".repeat(500), "c": "x".repeat(500), "d": "x".repeat(500),
             "e": "x".repeat(500), "f": "x".repeat(500), "g": "x".repeat(500), "h": "x".repeat(500)}),
-            "labels: there may be at most 30, of 3900 bytes together",
+            "labels: there may be at most 28, of 3400 bytes together",
         ),
         ("exclusive", json!(vec!["w"; 17]), "exclusive: it must be a list of at most 16"),
     ] {

@@ -8,6 +8,8 @@ both![
     numbers_rise_though_the_clock_goes_back_and_jobs_are_deleted,
     jobs_that_had_ended_before_the_upgrade_come_first,
     a_job_whose_node_was_lost_says_so,
+    what_is_behind_is_counted_up_to_a_bound,
+    the_job_before_is_that_of_the_same_saved_job_or_else_of_the_same_name,
 ];
 
 async fn cancelled(store: &Store, unit: &str) -> JobId {
@@ -102,4 +104,46 @@ async fn a_job_whose_node_was_lost_says_so(site: Site) {
         read.iter().map(|one| (one.row.id, one.is_lost)).collect::<Vec<_>>(),
         [(lost, true), (other, false)]
     );
+}
+
+async fn what_is_behind_is_counted_up_to_a_bound(site: Site) {
+    let store = site.open().await;
+    assert_eq!(store.ended_behind(store.last_ended().await.unwrap(), 5).await.unwrap(), (0, None));
+    for n in 0..7 {
+        cancelled(&store, &format!("u{n}")).await;
+    }
+    let last = store.last_ended().await.unwrap();
+    let numbers: Vec<i64> = store.ended(0, 9).await.unwrap().iter().map(|one| one.number).collect();
+    assert_eq!((numbers.len(), numbers[6]), (7, last));
+    assert_eq!(store.ended_behind(0, 7).await.unwrap(), (7, None));
+    assert_eq!(store.ended_behind(0, 5).await.unwrap(), (5, Some((numbers[1], 2))));
+    assert_eq!(store.ended_behind(numbers[1], 5).await.unwrap(), (5, None));
+}
+
+async fn the_job_before_is_that_of_the_same_saved_job_or_else_of_the_same_name(site: Site) {
+    let store = site.open().await;
+    let saved = |name: &str| BTreeMap::from([("meshd/saved".to_owned(), name.to_owned())]);
+    let jobs = [
+        ("a", saved("s1")),
+        ("b", saved("s1")),
+        ("b", saved("s2")),
+        ("b", BTreeMap::new()),
+        ("c", saved("s1")),
+    ];
+    for (n, (name, labels)) in jobs.into_iter().enumerate() {
+        let name = name.to_owned();
+        store.submit(Submission { name, labels, ..submission(&format!("u{n}")) }, 99).await.unwrap();
+    }
+    sql(
+        &store,
+        "UPDATE job SET finished = id, state = CASE WHEN id = 2 THEN 'canceled' WHEN id = 1 THEN 'failed' \
+                 ELSE 'successful' END",
+    )
+    .await;
+    let mut before = Vec::new();
+    for ended in store.ended(0, 9).await.unwrap() {
+        before.push(store.ended_before(&ended).await.unwrap());
+    }
+    let (failed, successful) = (Some(JobState::Failed), Some(JobState::Successful));
+    assert_eq!(before, [None, failed, None, successful, failed]);
 }
