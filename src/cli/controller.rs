@@ -223,7 +223,7 @@ impl ControllerVerb {
                 list(context, run, "groups", |answer| answer.groups.clone(), POLICIES, layout).await
             }
             Self::Audit { limit, layout } => {
-                let page = operation::list_audit(AuditPage { limit: Some(limit) });
+                let page = operation::list_audit(AuditPage { limit: Some(limit), after: None });
                 list(context, page, "requests", |answer| answer.rows.clone(), AUDIT, layout).await
             }
             Self::Pause => {

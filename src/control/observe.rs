@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::health::{ControllerSeen, ControllerWatch, ProcessLife};
-use crate::counters::Tables;
+use crate::counters::{SinkCounters, Tables};
 use crate::mesh::{Break, MeshStatus, NodeOutage};
 use crate::node::{LinkStatus, NodeHandle};
 use crate::rpc::report::Lenient;
@@ -46,6 +46,8 @@ pub(crate) struct Observer {
     pub work: Registry,
     /// The life of its process.
     pub life: ProcessLife,
+    /// What its `events-sink` counts.
+    pub sink: Arc<SinkCounters>,
     /// Its controller, if it has one.
     controller: Option<Arc<ControllerWatch>>,
 }
@@ -60,7 +62,7 @@ impl Observer {
         controller: Option<Arc<dyn Operations>>,
     ) -> Self {
         let controller = controller.map(|controller| Arc::new(ControllerWatch::new(controller)));
-        Self { node, tls, version, work, life, controller }
+        Self { node, tls, version, work, life, sink: Arc::default(), controller }
     }
 
     /// The state and counters of the controller, at most a second old; `None` if the node has no controller.

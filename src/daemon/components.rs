@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,7 @@ use crate::config::directives::services::Remote;
 use crate::config::{Component, ControlListener};
 use crate::control::{self, Server, ServerLimits};
 use crate::enrol::EnrolDoor;
-use crate::http::{HttpServer, Monitoring, TokenFile, Web};
+use crate::http::{EventSink, HttpServer, Monitoring, SinkOptions, TokenFile, Web};
 use crate::join::shared::SharedStore;
 use crate::node::LinkHandle;
 use crate::service::{
@@ -29,6 +30,9 @@ use crate::service::{
 };
 use crate::tls::{ClientProfile, ProfileSet, ServerProfile, UnknownProfile};
 use crate::wire::{NodeId, ServiceName};
+
+/// The directory with what waits for the receiver of events, below the node's own.
+const SINK: &str = ".events-sink";
 
 /// Why a component did not start.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +61,8 @@ pub(super) struct Components {
     /// The store that this node shares with other control nodes.
     shared: Option<SharedStore>,
     desk: DeskSlot,
+    /// The node's own.
+    directory: PathBuf,
     stop: CancellationToken,
     tasks: TaskTracker,
     running: Vec<(Component, RunningComponent)>,
@@ -69,9 +75,10 @@ impl Components {
         door: EnrolDoor,
         shared: Option<SharedStore>,
         desk: DeskSlot,
+        directory: PathBuf,
         stop: CancellationToken,
     ) -> Self {
-        Self { context, door, shared, desk, stop, tasks: TaskTracker::new(), running: Vec::new() }
+        Self { context, door, shared, desk, directory, stop, tasks: TaskTracker::new(), running: Vec::new() }
     }
 
     /// Starts components in their order. After an error, those that have started keep running.
@@ -242,6 +249,19 @@ impl Components {
                 );
                 let server = HttpServer::bind(&metrics.address.to_string(), tls, site).await?;
                 Ok(self.run(|stop| server.run(stop)))
+            }
+            Component::EventsSink(sink) => {
+                let options = SinkOptions {
+                    address: sink.address.clone(),
+                    tls: self.client_profile(&sink.tls)?,
+                    token: sink.token_file.clone().map(TokenFile::open).transpose()?,
+                    directory: self.directory.join(SINK),
+                    most: sink.buffer,
+                    events: sink.what.is_empty() || sink.what.iter().any(|word| word == "events"),
+                    audit: sink.what.is_empty() || sink.what.iter().any(|word| word == "audit"),
+                };
+                let sink = EventSink::open(self.context.clone(), options)?;
+                Ok(self.run(|stop| sink.run(stop)))
             }
             Component::Web(web) => {
                 let tls = self.server_profile(&web.tls)?;

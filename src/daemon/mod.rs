@@ -233,7 +233,9 @@ pub async fn run(loaded: Loaded, log: Log) -> Result<(), NodeFailure> {
         link_tests,
         lines: LineBudget::default(),
     };
-    reloader.start(Components::new(context, door, shared, desk, stop.clone())).await?;
+    reloader
+        .start(Components::new(context, door, shared, desk, directory.path().to_owned(), stop.clone()))
+        .await?;
     watch::spawn(Arc::new(reload.clone()), stop.clone()).await;
     systemd::spawn_watchdog(node.clone(), stop);
     life.enter(HealthState::Ready);

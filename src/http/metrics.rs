@@ -4,6 +4,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -12,7 +14,7 @@ use serde_json::Value;
 use super::exposition::{Exposition, Family};
 use super::process;
 use crate::control::Context;
-use crate::counters::{ControllerCounters, Counters, Tables};
+use crate::counters::{ControllerCounters, Counters, SinkCounters, Tables};
 use crate::node::Queues;
 use crate::rpc::report::controller::ControllerReport;
 use crate::rpc::report::node::{LinkReport, NodeReport, PeerReport, Section};
@@ -31,6 +33,7 @@ const OTHER: &str = "other";
 struct Scrape {
     report: NodeReport,
     queues: Queues,
+    sink: Arc<SinkCounters>,
     certificates: Vec<(&'static str, String, Timestamp)>,
     work: WorkFigures,
     controller: Option<(ControllerReport, Option<ControllerCounters>)>,
@@ -52,6 +55,7 @@ pub(super) async fn page(context: &Context) -> impl Fn() -> Vec<u8> + Send + Syn
     let told = Scrape {
         report: observer.look(&sections).await.report(),
         queues: context.node.queues(),
+        sink: observer.sink.clone(),
         certificates: context.tls.ends(),
         work: observer.work.figures().await,
         controller: observer.controller().await,
@@ -66,6 +70,7 @@ fn text(told: &Scrape) -> String {
     build(&mut page, &told.report);
     process::write(&mut page, told.since);
     queues(&mut page, told.queues);
+    sink(&mut page, &told.sink);
     outages(&mut page, told.report.outages.as_deref().unwrap_or_default());
     mesh(&mut page, told.report.counters.unwrap_or_default(), told.report.tables.unwrap_or_default());
     trust(&mut page, told);
@@ -88,6 +93,16 @@ fn queues(page: &mut Exposition, queues: Queues) {
         "Datagrams that a service of this node had no room for.",
     )
     .put(&[], service_dropped);
+}
+
+fn sink(page: &mut Exposition, sink: &SinkCounters) {
+    let SinkCounters { sent, lost, waiting } = sink;
+    page.counter("meshd_sink_sent_total", "Lines sent to the receiver of events.")
+        .put(&[], sent.load(Relaxed));
+    page.counter("meshd_sink_lost_total", "Lines for which the buffer of events had no room.")
+        .put(&[], lost.load(Relaxed));
+    page.gauge("meshd_sink_waiting_bytes", "Bytes of events that wait on disk.")
+        .put(&[], waiting.load(Relaxed));
 }
 
 fn build(page: &mut Exposition, report: &NodeReport) {

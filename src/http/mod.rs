@@ -6,6 +6,7 @@
 //!   into the families of a scrape, which `exposition` writes within a bound; `process` reads what the kernel knows of this
 //!   process.
 //! - [`Web`] is the site of the directive `web`.
+//! - [`EventSink`] is the directive `events-sink`: it asks nobody who may see what, and is a client itself.
 //! - `hosts` says which names clients may use for this server. `answer` makes answers, whole or as streams.
 //!   `slow_reader` ends connections whose other end does not read.
 //!
@@ -19,11 +20,13 @@ mod metrics;
 mod monitoring;
 mod process;
 mod server;
+mod sink;
 mod slow_reader;
 mod token;
 mod web;
 
 pub(crate) use monitoring::Monitoring;
 pub(crate) use server::HttpServer;
+pub(crate) use sink::{EventSink, SinkOptions};
 pub(crate) use token::TokenFile;
 pub(crate) use web::{Web, WebOptions};

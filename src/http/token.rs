@@ -38,7 +38,8 @@ impl TokenFile {
         Ok(verify_slices_are_equal(&self.read()?, shown).is_ok())
     }
 
-    fn read(&self) -> Result<Vec<u8>, TokenError> {
+    /// The token. Blocks.
+    pub(super) fn read(&self) -> Result<Vec<u8>, TokenError> {
         let unusable = |error| TokenError::Unusable { path: self.0.clone(), error };
         let text = private_file::read(&self.0, LONGEST_FILE).map_err(unusable)?;
         let token = text.trim_ascii();

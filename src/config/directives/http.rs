@@ -4,9 +4,12 @@
 
 use std::path::PathBuf;
 
+use http::Uri;
+
 use super::super::address::HostPort;
+use super::super::components::SoleResource;
 use super::super::declare::directive;
-use super::super::parameters::{HttpAddress, TlsServerName, grammar, parsed};
+use super::super::parameters::{HttpAddress, TlsClientName, TlsServerName, grammar, number, parsed};
 use crate::tls::AccessLevel;
 
 directive! {
@@ -65,6 +68,73 @@ directive! {
     check certificates_without_tls(tls, client_level);
     check nothing_allowed(allow);
     warn nodes_left_out(client_level, client_names);
+}
+
+directive! {
+    /// Sends events and the controller's audit to a receiver
+    "events-sink" in Services [singleton];
+    struct EventsSink {
+        /// tcp://, tcp+tls://, http:// or https:// with a host, and with a port for TCP
+        address: SinkAddress [required],
+        /// tls-client profile
+        tls: Option<TlsClientName>,
+        /// file of the token for HTTP, mode 0600
+        token_file "tokenfile": Option<PathBuf>,
+        /// most bytes that wait on disk
+        buffer: SinkBytes = "67108864",
+        /// events, audit; both if not given
+        what: Vec<SinkWord>,
+    }
+    check sink_contradicts(address, tls, token_file);
+    warn sink_in_the_clear(address, tls);
+}
+
+grammar! {
+    /// Where a receiver is. There is one buffer, so the former sink ends before the next begins.
+    struct SinkAddress => Uri = Text parsed(sink_address), describe |address, facts| {
+        facts.label(address);
+        facts.claims.push(SoleResource::File("events-sink".into()));
+    };
+    /// The bytes that may wait: some segments of a MiB.
+    struct SinkBytes => u64 = Int number(4 << 20.., "the buffer needs at least 4194304 bytes");
+    /// What is sent.
+    struct SinkWord => String = Text parsed(|text: &str| match text {
+        "events" | "audit" => Ok(text.to_owned()),
+        _ => Err("it is events or audit"),
+    });
+}
+
+fn sink_address(text: &str) -> Result<Uri, &'static str> {
+    let uri: Option<Uri> = text.parse().ok();
+    let uri = uri.filter(|uri| !uri.authority().is_some_and(|authority| authority.as_str().contains('@')));
+    let Some(uri) = uri.filter(|uri| uri.host().is_some_and(|host| !host.is_empty())) else {
+        return Err(SINK);
+    };
+    match (uri.scheme_str(), uri.port_u16(), uri.path()) {
+        (Some("tcp" | "tcp+tls"), Some(_), "" | "/") | (Some("http" | "https"), _, _) => Ok(uri),
+        _ => Err(SINK),
+    }
+}
+
+const SINK: &str = "write tcp+tls://HOST:PORT, https://HOST/PATH, tcp://HOST:PORT or http://HOST/PATH";
+
+fn sink_contradicts<A, B>(address: &Uri, tls: &Option<A>, token: &Option<B>) -> Option<&'static str> {
+    let scheme = address.scheme_str().unwrap_or_default();
+    let is_secured = ["tcp+tls", "https"].contains(&scheme);
+    match (is_secured, tls.is_some()) {
+        (true, false) => Some("this address needs `tls`, the name of a tls-client"),
+        (false, true) => Some("`tls` goes with tcp+tls:// and https://"),
+        _ => (token.is_some() && !scheme.starts_with("http")).then_some("`tokenfile` goes with HTTP"),
+    }
+}
+
+fn sink_in_the_clear<A>(address: &Uri, tls: &Option<A>) -> Option<&'static str> {
+    let host = address.host().unwrap_or_default();
+    let is_here = HostPort { host: host.trim_matches(['[', ']']).to_owned(), port: 0 }.is_loopback();
+    (tls.is_none() && !is_here).then_some(
+        "names of nodes, jobs and users cross the network in the clear, for whoever is there to read and change: use \
+         tcp+tls:// or https:// with `tls`",
+    )
 }
 
 fn host_name(text: &str) -> Result<String, &'static str> {

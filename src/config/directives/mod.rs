@@ -123,6 +123,7 @@ configuration! {
     enrolment::Enrolment => enrolment: Option<enrolment::Enrolment>, component Enrolment;
     http::Metrics => metrics: Option<http::Metrics>, component Metrics;
     http::WebDirective => web: Option<http::WebDirective>, component Web;
+    http::EventsSink => events_sink: Option<http::EventsSink>, component EventsSink;
     work::WorkCommand => work_commands: Vec<CommandType>;
     work::WorkKubernetes => work_kubernetes: Vec<KubernetesType>;
     work::WorkPython => work_python: Vec<CommandType>;

@@ -147,9 +147,9 @@ impl Service {
     }
 
     async fn list_audit(&self, asked: AuditPage) -> Result<AuditRows, OperationRefusal> {
-        let rows =
-            self.driver.store.audit(asked.limit.unwrap_or(AUDIT_PAGE).clamp(1, PAGE_MAX)).await?.into_iter();
-        let row = |(at, Audit { who, op, target })| AuditRow { at: rfc3339(at), who, op, target };
+        let limit = asked.limit.unwrap_or(AUDIT_PAGE).clamp(1, PAGE_MAX);
+        let rows = self.driver.store.audit(asked.after, limit).await?.into_iter();
+        let row = |(id, at, Audit { who, op, target })| AuditRow { id, at: rfc3339(at), who, op, target };
         Ok(AuditRows { rows: rows.map(row).collect() })
     }
 

@@ -202,7 +202,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
 fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |letter: u8| char::from(letter).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, rest) = text.as_chunks::<2>();
-    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    let bytes = pairs.iter().map(|[high, low]| Some((digit(*high)? << 4) | digit(*low)?));
     if rest.is_empty() { bytes.collect() } else { None }
 }
 

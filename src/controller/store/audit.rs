@@ -50,15 +50,18 @@ impl Store {
         .await
     }
 
-    /// The latest requests, newest first.
-    pub async fn audit(&self, limit: u32) -> Result<Vec<(Time, Audit)>, Error> {
+    /// The latest requests, newest first, or those after a number, oldest first. Each with its number.
+    pub async fn audit(&self, after: Option<i64>, limit: u32) -> Result<Vec<(i64, Time, Audit)>, Error> {
         self.read(move |sql| {
-            let query = "SELECT at, who, op, target FROM audit ORDER BY id DESC LIMIT $1";
+            let order = if after.is_some() { "" } else { "DESC" };
+            let query = format!(
+                "SELECT id, at, who, op, target FROM audit WHERE id > $1 ORDER BY id {order} LIMIT $2"
+            );
             let read = |mut row: super::sql::Row| {
-                let at = row.take()?;
-                Ok((at, Audit { who: row.take()?, op: row.take()?, target: row.take()? }))
+                let (id, at) = (row.take()?, row.take()?);
+                Ok((id, at, Audit { who: row.take()?, op: row.take()?, target: row.take()? }))
             };
-            sql.query(query, values![limit])?.into_iter().map(read).collect()
+            sql.query(&query, values![after.unwrap_or(0), limit])?.into_iter().map(read).collect()
         })
         .await
     }

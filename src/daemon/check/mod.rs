@@ -223,6 +223,11 @@ impl CheckFindings {
                     self.add(component, error);
                 }
             }
+            Component::EventsSink(sink) => {
+                if let Some(Err(error)) = sink.token_file.clone().map(TokenFile::open) {
+                    self.add(component, error);
+                }
+            }
             Component::Web(web) => {
                 self.tcp(component, &web.address);
                 match AccessTokens::of_directive(web.tokens.clone()).list() {

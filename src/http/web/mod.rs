@@ -40,6 +40,7 @@ use self::mesh::FarLinks;
 use self::refusal::{ApiRefusal, Code};
 use self::routes::Needs;
 use self::watch::EventWatch;
+pub(super) use self::watch::{LIST_WITHIN, SNAPSHOT_EVERY, look};
 use super::answer::{self, HttpAnswer};
 use super::hosts::{ServerNames, is_own_page, only};
 use super::server::{HttpClient, RequestBody, Responding, Site};

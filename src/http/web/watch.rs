@@ -28,9 +28,9 @@ use crate::rpc::report::events::{EventLog, MeshEvent, Snapshot};
 use crate::work::Caller;
 use crate::work::jobs::Operations;
 
-const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
+pub(in crate::http) const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
 /// How long the controller may take for a list.
-const LIST_WITHIN: Duration = Duration::from_secs(5);
+pub(in crate::http) const LIST_WITHIN: Duration = Duration::from_secs(5);
 /// How many events are kept, and how many a viewer may be behind.
 const KEPT: usize = 1000;
 /// How long the watch goes on without a viewer, so that one that reconnects misses nothing.
@@ -133,13 +133,13 @@ impl EventWatch {
 impl Lookout {
     async fn run(self: Arc<Self>) {
         let seq = self.state.lock().next;
-        let mut log = EventLog::new(self.look().await, seq);
+        let mut log = EventLog::new(look(&self.context, &self.room).await, seq);
         self.has_begun.send_replace(true);
         let (mut ticks, mut watched) = (interval(SNAPSHOT_EVERY), Instant::now());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let (mut before, now) = (log, self.look().await);
+            let (mut before, now) = (log, look(&self.context, &self.room).await);
             let compare = move || {
                 let events = before.add(now);
                 (before, events)
@@ -165,36 +165,37 @@ impl Lookout {
             }
         }
     }
+}
 
-    async fn look(&self) -> Snapshot {
-        let observer = &self.context.observer;
-        let seen = observer.look(&Snapshot::SECTIONS).await;
-        let mesh = self.room.off_thread(move || seen.report()).await.unwrap_or_default();
-        let controller = observer.controller().await;
-        let controller = controller.map(|(report, _)| report);
-        let mut snapshot = Snapshot { time: Timestamp::now(), mesh, controller, ..Snapshot::default() };
-        if let Some(controller) = &self.context.controller
-            && let Some(operation::Answer::ListEnrolment(report)) =
-                ask(controller.as_ref(), Operation::ListEnrolment(Nothing {})).await
-        {
-            snapshot.enrolment = Some(report).filter(|report| report.authority);
-        }
-        if let Some(controller) = &self.context.controller
-            && snapshot.controller.as_ref().is_some_and(|report| report.store.up)
-        {
-            let filter = JobFilter { limit: Some(Snapshot::JOBS), brief: true, ..JobFilter::default() };
-            if let Some(operation::Answer::ListJobs(list)) =
-                ask(controller.as_ref(), Operation::ListJobs(filter)).await
-            {
-                snapshot.jobs = Some(list.jobs);
-            }
-            let instances = Operation::ListInstances(InstanceFilter::default());
-            if let Some(operation::Answer::ListInstances(list)) = ask(controller.as_ref(), instances).await {
-                snapshot.instances = list.instances;
-            }
-        }
-        snapshot
+/// The node as it is now.
+pub(in crate::http) async fn look(context: &Context, room: &AnswerRoom<String>) -> Snapshot {
+    let observer = &context.observer;
+    let seen = observer.look(&Snapshot::SECTIONS).await;
+    let mesh = room.off_thread(move || seen.report()).await.unwrap_or_default();
+    let controller = observer.controller().await;
+    let controller = controller.map(|(report, _)| report);
+    let mut snapshot = Snapshot { time: Timestamp::now(), mesh, controller, ..Snapshot::default() };
+    if let Some(controller) = &context.controller
+        && let Some(operation::Answer::ListEnrolment(report)) =
+            ask(controller.as_ref(), Operation::ListEnrolment(Nothing {})).await
+    {
+        snapshot.enrolment = Some(report).filter(|report| report.authority);
     }
+    if let Some(controller) = &context.controller
+        && snapshot.controller.as_ref().is_some_and(|report| report.store.up)
+    {
+        let filter = JobFilter { limit: Some(Snapshot::JOBS), brief: true, ..JobFilter::default() };
+        if let Some(operation::Answer::ListJobs(list)) =
+            ask(controller.as_ref(), Operation::ListJobs(filter)).await
+        {
+            snapshot.jobs = Some(list.jobs);
+        }
+        let instances = Operation::ListInstances(InstanceFilter::default());
+        if let Some(operation::Answer::ListInstances(list)) = ask(controller.as_ref(), instances).await {
+            snapshot.instances = list.instances;
+        }
+    }
+    snapshot
 }
 
 async fn ask(controller: &dyn Operations, operation: Operation) -> Option<operation::Answer> {

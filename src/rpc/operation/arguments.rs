@@ -86,6 +86,8 @@ arguments! {
     struct AuditPage {
         ;
         limit: Option<u32>,
+        /// Lists those after this number instead of the latest, the first of them first.
+        after: Option<i64>,
     }
 
     /// Which instances are listed.

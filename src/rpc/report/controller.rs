@@ -390,13 +390,15 @@ reports! {
         instances: Vec<String>,
     }
 
-    /// What operators have requested, the latest first.
+    /// What operators have requested, the latest first, or after a number the first of them first.
     struct AuditRows {
         rows: Vec<AuditRow>,
     }
 
     /// One request that changed something.
     struct AuditRow {
+        /// Rises, not always by one.
+        id: i64,
         at: String,
         who: String,
         op: String,

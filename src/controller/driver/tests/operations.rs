@@ -34,8 +34,8 @@ fn a_hop_s_health_is_not_asked_for() {
 
 /// The operations in the audit, latest first, with their targets.
 fn audit(site: &Site) -> Vec<(String, String)> {
-    let rows = site.run(site.driver().store.audit(100)).unwrap();
-    rows.into_iter().map(|(_, row)| (row.op, row.target)).collect()
+    let rows = site.run(site.driver().store.audit(None, 100)).unwrap();
+    rows.into_iter().map(|(.., row)| (row.op, row.target)).collect()
 }
 
 #[test]

@@ -85,8 +85,8 @@ fn a_rerun_and_its_row_in_the_audit_are_one_transaction() {
         store.execute_batch(statement).unwrap();
     };
     let ops = || {
-        let rows = site.run(site.driver().store.audit(100)).unwrap();
-        rows.into_iter().map(|(_, row)| (row.op, row.who, row.target)).collect::<Vec<_>>()
+        let rows = site.run(site.driver().store.audit(None, 100)).unwrap();
+        rows.into_iter().map(|(.., row)| (row.op, row.who, row.target)).collect::<Vec<_>>()
     };
     let before = (site.jobs().len(), ops(), site.units(), site.on_disk());
     execute("CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no room'); END");

@@ -32,7 +32,7 @@ async fn a_clock_far_ahead_is_doubted_until_an_operator_confirms_it(site: Site) 
     assert!(store.clock().await.unwrap().record.doubt.is_some());
     assert!(!store.confirm_clock(audit("clock.confirm")).await.unwrap().is_doubted());
     assert!(!store.look_at_clock().await.unwrap().is_doubted());
-    assert_eq!(store.audit(1).await.unwrap()[0].1.op, "clock.confirm");
+    assert_eq!(store.audit(None, 1).await.unwrap()[0].2.op, "clock.confirm");
 }
 
 async fn a_step_of_the_clock_times_out_nobody(site: Site) {

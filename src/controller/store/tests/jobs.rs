@@ -26,12 +26,12 @@ both![
 
 async fn what_is_asked_for_again_as_its_answer_was_lost_is_one_job_and_one_row_of_the_audit(site: Site) {
     let (store, _) = site.ready().await;
-    let before = store.audit(100).await.unwrap().len();
+    let before = store.audit(None, 100).await.unwrap().len();
     let again = async || store.submit_for(audit("job.rerun"), submission("u1"), 9).await.unwrap();
     let first = again().await;
     assert!(matches!(first, Submitted::New(_)));
     assert_eq!(again().await, Submitted::Known(first.id()));
-    assert_eq!(store.audit(100).await.unwrap().len(), before + 1);
+    assert_eq!(store.audit(None, 100).await.unwrap().len(), before + 1);
 }
 
 async fn a_job_is_submitted_once(site: Site) {
@@ -218,8 +218,8 @@ async fn a_cancel_is_saved(site: Site) {
     let job = end(&store, &c1, running, FinalStatus::Successful).await.unwrap();
     assert_eq!(job.state, JobState::Canceled);
     assert!(matches!(store.cancel(None, JobId(99)).await, Err(Error::NoJob(JobId(99)))));
-    let requests = store.audit(9).await.unwrap();
-    assert_eq!(requests.into_iter().map(|(_, audit)| audit).collect::<Vec<_>>(), [audit("job.cancel")]);
+    let requests = store.audit(None, 9).await.unwrap();
+    assert_eq!(requests.into_iter().map(|(.., audit)| audit).collect::<Vec<_>>(), [audit("job.cancel")]);
 }
 
 async fn a_lost_attempt_holds_the_job_until_it_is_known_to_have_ended(site: Site) {
@@ -257,8 +257,8 @@ async fn an_operator_confirms_a_lost_attempt(site: Site) {
     assert!(matches!(confirm(JobId(99), 1).await, Err(Error::NoJob(_))));
     let job = confirm(id, 1).await.unwrap();
     assert_eq!((job.state, job.attempts[0].progress), (JobState::Pending, Progress::Over(Ending::Lost)));
-    let requests = store.audit(9).await.unwrap();
-    assert_eq!(requests.into_iter().map(|(_, audit)| audit.op).collect::<Vec<_>>(), ["job.confirm_lost"]);
+    let requests = store.audit(None, 9).await.unwrap();
+    assert_eq!(requests.into_iter().map(|(.., audit)| audit.op).collect::<Vec<_>>(), ["job.confirm_lost"]);
     assert_eq!(place(&store, &c1).await, [id]);
 }
 

@@ -75,6 +75,6 @@ async fn old_requests_leave_the_audit(site: Site) {
     let before = Time(store.now().await.unwrap().0 - 500_000);
     assert_eq!(store.cut_audit(before, 1).await.unwrap(), 1);
     assert_eq!(store.cut_audit(before, 9).await.unwrap(), 1);
-    let left: Vec<String> = store.audit(9).await.unwrap().into_iter().map(|(_, row)| row.op).collect();
+    let left: Vec<String> = store.audit(None, 9).await.unwrap().into_iter().map(|(.., row)| row.op).collect();
     assert_eq!(left, ["three"]);
 }

@@ -115,7 +115,7 @@ async fn reserved_groups_stay(site: Site) {
     assert!(matches!(store.change_registry(Some(audit("group.add")), add).await, Err(Error::Conflict(_))));
     assert_eq!(store.registry().await.unwrap().groups.len(), 2);
     // Neither the change nor its row in the audit was saved.
-    assert_eq!(store.audit(9).await.unwrap(), []);
+    assert_eq!(store.audit(None, 9).await.unwrap(), []);
 }
 
 async fn a_group_with_running_jobs_stays(site: Site) {
@@ -212,5 +212,5 @@ async fn what_a_dead_node_held_is_over(site: Site) {
 async fn the_audit_keeps_a_request(site: Site) {
     let (store, _) = site.ready().await;
     store.record(audit("cleanup")).await.unwrap();
-    assert_eq!(store.audit(1).await.unwrap().len(), 1);
+    assert_eq!(store.audit(None, 1).await.unwrap().len(), 1);
 }
