@@ -74,7 +74,7 @@ directive! {
     /// Sends events and the controller's audit to a receiver
     "events-sink" in Services [singleton];
     struct EventsSink {
-        /// tcp://, tcp+tls://, http:// or https:// with a host, and with a port for TCP
+        /// URL: tcp, tcp+tls, http or https
         address: SinkAddress [required],
         /// tls-client profile
         tls: Option<TlsClientName>,
