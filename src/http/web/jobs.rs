@@ -56,6 +56,7 @@ pub(super) const OF_JOBS: &[(&str, ParameterKind)] = &[
     ("name", ParameterKind::Text),
     ("group", ParameterKind::Text),
     ("node", ParameterKind::Text),
+    ("saved", ParameterKind::Text),
     ("search", ParameterKind::Word),
     ("since", ParameterKind::Time),
     ("until", ParameterKind::Time),
@@ -127,6 +128,10 @@ impl Web {
         let WebRequest { visitor, mut arguments, body, .. } = asked;
         let (_ignored, sees_all) = (small(body).await?, visitor.level >= AccessLevel::Read);
         if !sees_all && [LIST, COUNT].contains(&op) {
+            // It is a label, and who sees no labels cannot ask by one.
+            if arguments.contains_key("saved") {
+                return Err(ApiRefusal::new(Code::Unauthorized, "saved: a token is needed"));
+            }
             arguments.insert("brief".to_owned(), Value::from(true));
         }
         let (mut answer, _) = self.ask(&visitor, op, arguments).await?;

@@ -170,6 +170,10 @@ def test_the_page_starts_what_reads_nothing_of_the_control_node(saved):
     assert '"msg": "b"' in meshctl("job", "output", "1", "--text").stdout
     refused = start("greet", "t-operate", password=CANARY)
     assert refused.code == "refused" and "need admin rights" in refused.json["error"]["message"], refused.body
+    jobs_of = lambda name, token: client.get(f"/api/v1/jobs?saved={name}", token)  # noqa: E731
+    assert [[one["id"] for one in jobs_of(name, "t-read").json["jobs"]] for name in ("probe", "greet")] == [[1], []]
+    assert client.get("/api/v1/counts?saved=probe", "t-read").json["states"] == {"successful": 1}
+    assert [client.get(f"/api/v1/{path}?saved=probe").status for path in ("jobs", "counts")] == [401, 401], "labels need a level"
     assert start("probe", "t-operate", wrod="b").code == "bad_request"
     assert start("nothing", "t-operate").code == "not_found"
     assert start("greet", "t-admin", password=CANARY).json["id"] == 2
