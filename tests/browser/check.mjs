@@ -13,7 +13,7 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 const DESK = { width: 1600, height: 1000 };
 const LAPTOP = { width: 1280, height: 800 };
 const PHONE = { width: 390, height: 844 };
-const VIEWS = ["overview", "mesh", "links", "nodes", "jobs", "launch", "doctor"];
+const VIEWS = ["overview", "mesh", "links", "nodes", "jobs", "saved", "saved/deploy", "launch", "doctor"];
 const PATIENCE = 30_000;
 
 const [, , name, given] = process.argv;
@@ -313,7 +313,7 @@ const checks = {
     await settled(page);
     await page.keyboard.press("Tab");
     assert.equal(await focused(page), "Skip to the view");
-    for (const view of ["Overview", "Mesh", "Links", "Nodes", "Jobs", "Launch", "Doctor"]) {
+    for (const view of ["Overview", "Mesh", "Links", "Nodes", "Jobs", "Saved", "Launch", "Doctor"]) {
       await page.keyboard.press("Tab");
       assert.equal(await focused(page), view);
       const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
@@ -327,7 +327,7 @@ const checks = {
     await until("the one node", async () => (await page.locator("#picture g[role=button]:not(.dim)").count()) === 1);
     await page.keyboard.press("Enter");
     await until("the panel", async () => (await focused(page)).startsWith("execution-node-017"));
-    await page.getByRole("heading", { name: "Jobs" }).waitFor();
+    await page.locator("#panel").getByRole("link", { name: "All of these" }).waitFor();
     await page.keyboard.press("Escape");
     await until(
       "the focus on the node",
@@ -558,7 +558,7 @@ const checks = {
     await open(page, "overview");
     await number("1 of 30 nodes out of reach").waitFor();
     await picture(page, "numbers");
-    assert.match(await page.locator(".sums").innerText(), /29 of 30\s+nodes in reach/);
+    await number(/^\d+ of \d+ jobs failed in 24 h$/).waitFor();
     assert.match(await page.locator(".outage").innerText(), /^execution-node-0\d\d\S* is out of reach since today \d\d:\d\d$/);
     await number("1 link broken").click();
     const rows = page.locator("tbody tr");
@@ -619,6 +619,108 @@ const checks = {
     await until("older ones", async () => page.url().includes("before="));
     const elements = await page.evaluate(() => document.querySelectorAll("*").length);
     assert.ok(elements < 1_500, `${elements} elements`);
+  },
+
+  // A saved job is found by its name, started with a value for each kind of variable, and its schedule paused.
+  async saved() {
+    const page = await viewer({ token: "operate", viewport: options.phone ? PHONE : LAPTOP, route: "saved" });
+    const label = name => page.getByLabel(name, { exact: true });
+    const isFocused = one => until("the focus", () => one.evaluate(it => it === document.activeElement));
+    await open(page, "saved");
+    await page.locator(".error", { hasText: "Upper.yml: the name must be lower case" }).waitFor();
+    await page.getByRole("row", { name: /backup-00001.*successful|backup-00001.*error/ }).waitFor();
+    await page.getByRole("row", { name: /backup-00002.*paused/ }).waitFor();
+    await label("Name begins with").fill("nothing");
+    await page.getByText("There are none.").waitFor();
+    await label("Name begins with").fill("Brok");
+    const fault = page.locator("td .error", { hasText: "broken.yml:3: playbok" });
+    await fault.waitFor();
+    assert.match(page.url(), /#\/saved\?name=brok$/);
+    await isFocused(label("Name begins with"));
+    assert.equal(await page.locator("tbody tr").count(), 1);
+    await isWithinScreen(page, "a fault");
+    await page.getByRole("link", { name: "broken" }).click();
+    await page.getByRole("heading", { name: "Saved job broken" }).waitFor();
+    await page.locator("main .error", { hasText: "playbok" }).waitFor();
+    assert.equal(await page.getByRole("button", { name: "Start" }).count(), 0, "it has never been right");
+    await open(page, "saved/deploy");
+    await isAccessible(page, "the form");
+    await picture(page, `saved-form-${options.phone ? "phone" : "laptop"}`);
+    assert.equal(await page.getByRole("button", { name: /schedule/ }).count(), 0, "an operator pauses none");
+    const start = page.getByRole("button", { name: "Start" });
+    await start.click();
+    assert.equal(await page.evaluate(() => document.activeElement.name), "version", "it must be given");
+    const values = [["version", "main"], ["batch", "3"], ["share", "0.5"], ["password", "s3cr3t of start"], ["empty", ""]];
+    for (const [name, text] of values) await label(name).fill(text);
+    await page.getByRole("combobox", { name: "region" }).selectOption("west");
+    assert.deepEqual([await page.getByRole("combobox", { name: "target" }).inputValue(), await label("notes").inputValue()], ["test", "one\ntwo"]);
+    await page.getByLabel(/^dry/).uncheck();
+    await label("hosts").fill('{"a": [1]}');
+    assert.equal(await label("password").getAttribute("type"), "password");
+    await start.click();
+    await page.locator("form .error", { hasText: "version: it does not match" }).waitFor();
+    await isFocused(label("version"));
+    await picture(page, `saved-refused-${options.phone ? "phone" : "laptop"}`);
+    // What was typed outlives a look at the node.
+    await happen("tell", "job.state", "x");
+    await label("version").fill("v1.2");
+    const form = await page.locator("form.launch").elementHandle();
+    await label("version").press("Enter");
+    await page.getByRole("heading", { name: "Job 101" }).waitFor();
+    const kept = await page.evaluate(one => [one.querySelector("[type=password]").value, document.body.textContent,
+      location.href, JSON.stringify([localStorage, sessionStorage, history.state])], form);
+    assert.equal(kept.some(text => text.includes("s3cr3t")), false, "the secret is nowhere");
+    await page.locator(".facts").getByRole("link", { name: "deploy" }).click();
+    await page.getByRole("heading", { name: "Saved job deploy" }).waitFor();
+    await page.getByRole("cell", { name: "101", exact: true }).waitFor();
+    await page.getByRole("link", { name: "All of these" }).click();
+    await until("its jobs", async () => (await page.locator("tbody tr").count()) === 1);
+    await page.getByRole("link", { name: "saved job deploy ×" }).waitFor();
+    await page.context().close();
+    const admin = await viewer({ token: "admin", viewport: options.phone ? PHONE : LAPTOP, route: "saved" });
+    await open(admin, "saved/backup-00001");
+    await admin.getByText("the job before has not ended").waitFor();
+    await picture(admin, `saved-schedule-${options.phone ? "phone" : "laptop"}`);
+    await admin.getByRole("button", { name: "Pause the schedule" }).focus();
+    await admin.keyboard.press("Enter");
+    await isFocused(admin.getByRole("button", { name: "Resume the schedule" }));
+    await admin.locator("dd", { hasText: /^paused$/ }).waitFor();
+    await admin.keyboard.press("Enter");
+    await admin.getByRole("button", { name: "Pause the schedule" }).waitFor();
+    await until("what was done", async () => (await said(admin)).endsWith("is resumed"));
+    await admin.context().close();
+    const reader = await viewer({ token: "read", route: "saved/deploy" });
+    await open(reader, "saved/deploy");
+    await reader.getByText("Rolls out a version of the site").waitFor();
+    assert.equal(await reader.locator("main :is(button, input, select, textarea):visible").count(), 0, "a reader starts nothing");
+    complaints.splice(0, complaints.length, ...complaints.filter(text => !text.includes("422")));
+  },
+
+  // However many saved jobs there are, the page has some of them, asks for as many jobs, and finds any by its name.
+  async many_saved() {
+    const page = await viewer({ token: "read", viewport: LAPTOP });
+    const asked = [];
+    page.on("request", request => asked.push(request.url()));
+    await open(page, "saved");
+    const rows = page.locator("tbody tr");
+    const first = () => rows.first().getByRole("link").first().innerText();
+    assert.deepEqual([await rows.count(), await first()], [25, "backup-00000"]);
+    assert.ok(asked.filter(url => url.includes("/jobs?")).length === 25 && asked.length < 40, `${asked.length} requests`);
+    await page.getByRole("link", { name: "More" }).focus();
+    await page.keyboard.press("Enter");
+    await until("more of them", async () => (await first()) === "backup-00025");
+    assert.ok((await rows.first().boundingBox()).y > 0, "they begin at the top");
+    assert.equal(await rows.count(), 25);
+    await page.getByRole("link", { name: "First" }).click();
+    await until("the first ones", async () => (await first()) === "backup-00000");
+    await page.getByLabel("Name begins with").fill("backup-1234");
+    await until("the ten", async () => (await first()) === "backup-12340" && (await rows.count()) === 10);
+    assert.equal(await page.getByRole("link", { name: "More" }).count(), 0);
+    await page.getByLabel("Name begins with").fill("dep");
+    await until("the one", async () => (await first()) === "deploy");
+    await page.reload();
+    await settled(page);
+    assert.equal(await first(), "deploy");
   },
 
   // A job that prints without end: the box has its last lines, and the browser stays quick.
@@ -844,13 +946,13 @@ const checks = {
     await page.getByRole("button", { name: "Sign in" }).click();
     await page.getByLabel("Token").fill("wrong");
     await page.getByLabel("Token").press("Enter");
-    await page.getByText("This node does not know that token.").waitFor();
+    await page.getByText("there is no such token").waitFor();
     await picture(page, "sign-in");
     await isAccessible(page, "the form");
     await page.getByLabel("Token").fill("read");
     await page.getByLabel("Token").press("Enter");
     await page.locator(".screen .line").first().waitFor();
-    assert.deepEqual(await views(), ["Overview", "Mesh", "Links", "Nodes", "Jobs", "Doctor"]);
+    assert.deepEqual(await views(), ["Overview", "Mesh", "Links", "Nodes", "Jobs", "Saved", "Doctor"]);
     assert.equal(await page.getByRole("button", { name: "Cancel" }).count(), 0);
     await page.getByRole("button", { name: "Sign out" }).click();
     await page.getByText("You are signed out.").waitFor();

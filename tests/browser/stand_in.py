@@ -18,12 +18,16 @@ import threading
 import time
 import urllib.parse
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "src" / "http" / "page"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "src" / "http" / "page"
+#: A part of what the page submits, which is the node's own.
+PLUGIN = ROOT / "src" / "controller" / "pack" / "no_terminal.py"
 #: Places of nodes in meshes of some sizes, as src/http/web/layout.rs has written them: x, y, and the number of the parent.
 PLACES = json.loads((pathlib.Path(__file__).parent / "places.json").read_text())
 #: A proxy may serve the page below a path.
 PREFIX = "/some/proxy/"
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+         ".py": "text/plain; charset=utf-8"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -54,7 +58,7 @@ class Refused(Exception):
 class Mesh:
     """A hub, relays around it, and leaves behind those. The hub is a control node."""
 
-    def __init__(self, size, jobs=0, hostile=False):
+    def __init__(self, size, jobs=0, hostile=False, saved=60):
         self.changed, self.size = threading.Condition(), size
         self.names = [name(number) for number in range(size)]
         if hostile:
@@ -73,6 +77,10 @@ class Mesh:
         self.outputs = {}
         self.events = []
         self.submission = None
+        #: How many saved jobs there are, schedules that are paused, and the variables of each start.
+        self.saved_count, self.paused, self.starts = saved, {"backup-00002"}, []
+        #: The number of the last job of each saved job.
+        self.started = {"deploy": 1, "backup-00001": 5}
         self.is_full = False
         #: Hosts that ask to become nodes.
         self.asking = {"A1B2-C3D4-E5F6-G7H8-J9K0": name(901), "Z1Y2-X3W4-V5T6-S7R8-Q9P0": HOSTILE if hostile else name(902)}
@@ -187,6 +195,9 @@ class Mesh:
 
     def jobs(self, query):
         since, search = query.get("since", [""])[0], query.get("search", [""])[0].lower()
+        if "saved" in query:
+            number = self.started.get(query["saved"][0])
+            return {"jobs": [self.job(number)] if number else [], "next": None}
         limit, before = int(query.get("limit", ["50"])[0]), int(query.get("before", ["0"])[0]) or self.job_count + 1
         found = []
         for number in range(before - 1, 0, -1):
@@ -205,6 +216,53 @@ class Mesh:
                     return {"jobs": found, "next": found[-1]["id"]}
                 found.append(job)
         return {"jobs": found, "next": None}
+
+    def saved(self):
+        """All saved jobs by name: one with each kind of variable, one that is broken, and many with a schedule."""
+        plain = {"description": None, "runs": "site.yml", "source": "https://git.example/site.git", "hash": "00112233445566ff", "fault": None}
+        broken = f"/etc/meshd/jobs.d/broken.yml:3: playbok: unknown key, did you mean playbook? {self.job_name or ''}"
+        all = {f"backup-{at:05}": {**plain, "description": "The nightly backup"} for at in range(self.saved_count)}
+        all["broken"] = {"description": None, "runs": None, "source": None, "hash": None, "fault": broken}
+        all["deploy"] = {**plain, "description": self.job_name or "Rolls out a version of the site"}
+        return {name: {"name": name, **one} for name, one in sorted(all.items())}
+
+    def saved_page(self, query, key, rows):
+        after, limit = query.get("after", [""])[0], int(query["limit"][0])
+        behind = [one for one in rows if one["name"] > after]
+        return {key: behind[:limit], "next": behind[limit - 1]["name"] if len(behind) > limit else None}
+
+    def saved_job(self, name):
+        if name not in self.saved():
+            raise Refused(404, "not_found", f"there is no saved job {name} on this control node")
+        kind = {"type": "text", "description": None, "default": None, "choices": [], "pattern": None, "secret": False}
+        one = {
+            "version": {**kind, "description": self.job_name or "the tag to roll out", "pattern": r"v\d+(\.\d+)*"},
+            "target": {**kind, "choices": ["test", "prod"], "default": "test"}, "region": {**kind, "choices": ["east", "west"]},
+            "batch": {**kind, "type": "int", "default": 2}, "share": {**kind, "type": "number"}, "dry": {**kind, "type": "bool", "default": True},
+            "fast": {**kind, "type": "bool"}, "hosts": {**kind, "type": "json", "default": ["web1"]},
+            "notes": {**kind, "default": "one\ntwo"}, "empty": {**kind, "default": ""}, "password": {**kind, "secret": True},
+        }
+        return {**self.saved()[name], "revision": "main", "inventory": ["inventories/prod"], "limit": None, "tags": ["deploy"], "skip_tags": [],
+                "extra_vars": ["colour"], "vars": one if name == "deploy" else {}, "header": {"controller": 1}}
+
+    def schedules(self):
+        return [self.schedule(name) for name in self.saved() if name.startswith("backup")]
+
+    def schedule(self, name):
+        skipped = {"tick": now(90_000), "why": "the job before has not ended"}
+        return {"name": name, "rule": "30 2 * * 1-5", "zone": "Europe/Berlin", "overlap": "skip", "missed": "skip", "enabled": True,
+                "paused": name in self.paused, "next": [now(-86_400 * at) for at in range(1, 6)], "last": {"tick": now(3600), "job": 5}, "skipped": skipped}
+
+    def start_saved(self, name, given):
+        version = given.get("version", "")
+        if name == "deploy" and not re.fullmatch(r"v\d+(\.\d+)*", version):
+            raise Refused(422, "refused", f"{name}: version: it does not match v\\d+(\\.\\d+)*")
+        self.starts.append(given)
+        self.job_count += 1
+        self.started[name] = self.job_count
+        self.changes[self.job_count] = {"labels": {"meshd/saved": name}}
+        self.tell("job.state", self.own, job=self.job_count, to="running")
+        return {"id": self.job_count, "unit": "abc", "hash": "00112233445566ff"}
 
     def job_detail(self, number):
         if not 0 < number <= self.job_count:
@@ -381,8 +439,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def get(self, path):
         if not path.startswith("api/v1/"):
-            file = PAGE / (path.removeprefix("page/") if path else "index.html")
-            if not file.is_file() or file.parent != PAGE:
+            file = PLUGIN if path == f"page/{PLUGIN.name}" else PAGE / (path.removeprefix("page/") if path else "index.html")
+            if not file.is_file() or file.parent not in (PAGE, PLUGIN.parent):
                 raise Refused(404, "not_found", "there is no such file")
             self.send(200, file.read_bytes(), TYPES[file.suffix], **{"Cache-Control": "no-cache"})
             return NotImplemented
@@ -416,6 +474,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return {"findings": mesh.doctor(self.query.get("node", [mesh.own])[0])}
             case ["events"]:
                 return self.follow_events()
+            case ["saved"]:
+                faults = [] if "after" in self.query else ["/etc/meshd/jobs.d/Upper.yml: the name must be lower case"]
+                return {"faults": faults, **mesh.saved_page(self.query, "saved", mesh.saved().values())}
+            case ["saved", name]:
+                return mesh.saved_job(urllib.parse.unquote(name))
+            case ["schedules"]:
+                return mesh.saved_page(self.query, "schedules", mesh.schedules())
             case ["jobs", number]:
                 return mesh.job_detail(int(number))
             case ["jobs", number, "explain"]:
@@ -486,6 +551,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.need("operate")
                 mesh.job_count += 1
                 return mesh.job(mesh.job_count)
+            case ["saved", name, "start"]:
+                self.need("operate")
+                return mesh.start_saved(name, json.loads(self.body)["vars"])
+            case ["schedules", name, "pause" | "resume" as word]:
+                self.need("admin")
+                (mesh.paused.add if word == "pause" else mesh.paused.discard)(name)
+                return mesh.schedule(name)
             case ["enrolment", node, "approve" | "reject" as word]:
                 self.need("admin")
                 return mesh.decide(urllib.parse.unquote(node), json.loads(self.body)["fingerprint"], word)
@@ -497,7 +569,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def sign_in(self):
         level = json.loads(self.body)["token"]
         if level not in LEVELS[1:]:
-            raise Refused(401, "unauthorized", "no such token")
+            raise Refused(401, "unauthorized", "there is no such token")
         key = secrets.token_hex(16)
         self.server.sessions[key] = (f"anna-{level}", level, secrets.token_hex(16))
         self.head(204, {"Set-Cookie": f"session={key}; HttpOnly; SameSite=Strict"})

@@ -164,20 +164,7 @@ impl AnsibleSettings<'_> {
 pub(super) const STDIN_DIRECTORY: &str = "env/callback";
 pub(super) const STDIN_FILE: &str = "no_terminal.py";
 /// The runner gives ansible a terminal, and nobody is there to answer: a playbook that asks a question would never end.
-pub(super) const STDIN_PLUGIN: &str = r#"# Makes standard input empty: ansible then asks nobody, and says so.
-import os
-
-from ansible.plugins.callback import CallbackBase
-
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-
-
-class CallbackModule(CallbackBase):
-    CALLBACK_VERSION = 2.0
-    CALLBACK_TYPE = "aggregate"
-    CALLBACK_NAME = "no_terminal"
-    CALLBACK_NEEDS_ENABLED = False
-"#;
+pub(super) const STDIN_PLUGIN: &str = include_str!("no_terminal.py");
 
 /// A setting of an ansible.cfg; the last one counts.
 fn setting(text: &str, section: &str, key: &str) -> Option<String> {

@@ -11,12 +11,7 @@ const LEVELS = ["none", "read", "operate", "admin"];
 const KINDS = ["link.up", "link.down", "node.seen", "node.lost", "node.joined", "node.removed", "host.state",
   "instance.state", "job.state", "owner.takeover", "store.up", "store.down", "cert.expires", "reload", "gap"];
 
-export class ApiError extends Error {
-  constructor(code, message) {
-    super(message);
-    this.code = code;
-  }
-}
+const refusal = (code, message) => Object.assign(new Error(message), { code });
 
 // Whether a level is enough.
 export const may = level => LEVELS.indexOf(session.level) >= LEVELS.indexOf(level);
@@ -28,9 +23,8 @@ export let session = { node: "", level: "none", controller: false };
 export const connection = new EventTarget();
 
 let source = null;
-let renewal = null;
-let renewalWait = FIRST_RETRY;
-let retry = null;
+// Whether the node is lost, when it is asked again, and how long to wait before that.
+let [isLost, retry, wait] = [false, null, FIRST_RETRY];
 
 const tell = (type, detail) => connection.dispatchEvent(new CustomEvent(type, { detail }));
 
@@ -50,14 +44,14 @@ async function call(path, { query, patience = PATIENCE, ...options } = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     lose();
-    throw new ApiError("unreachable", "the node does not answer");
+    throw refusal("unreachable", "the node does not answer");
   }
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
   // So a proxy says that the node is away.
   if (!error && response.status >= 502) lose();
   if (response.status === 401 && may("read")) openSession().catch(() => {});
-  throw new ApiError(error?.code ?? "unreachable", error?.message ?? `the answer has the status ${response.status}`);
+  throw refusal(error?.code ?? "unreachable", error?.message ?? `the answer has the status ${response.status}`);
 }
 
 export const get = async (path, query, patience) => (await call(path, { query, patience })).json();
@@ -75,6 +69,9 @@ export async function list(path) {
 
 // An answer whose bytes are read as they come, until the signal.
 export const stream = (path, query, signal) => call(path, { query, signal });
+
+// A file of the page.
+export const file = async name => (await call(`../../page/${name}`)).text();
 
 // The whole of what a stream shows, for a link.
 export const whole = path => BASE + path;
@@ -97,9 +94,8 @@ export const signOut = () => post("session/end").then(openSession);
 // Reads who we are, and begins to listen. A node that says so is there.
 export async function openSession() {
   session = await get("session");
-  const wasLost = retry !== null;
-  clearTimeout(retry);
-  retry = null;
+  const wasLost = isLost;
+  isLost = false;
   listen();
   if (wasLost) tell("back");
   tell("session");
@@ -109,11 +105,12 @@ export async function openSession() {
 function listen() {
   source?.close();
   source = null;
-  clearTimeout(renewal);
-  if (!may("read") || document.hidden || retry) return;
+  if (isLost) return;
+  clearTimeout(retry);
+  if (!may("read") || document.hidden) return;
   source = new EventSource(BASE + "events");
   for (const kind of KINDS) source.addEventListener(kind, ({ data }) => tell("event", JSON.parse(data)));
-  source.addEventListener("open", () => { renewalWait = FIRST_RETRY; });
+  source.addEventListener("open", () => { wait = FIRST_RETRY; });
   source.addEventListener("error", renew);
 }
 
@@ -122,8 +119,7 @@ function listen() {
 function renew() {
   if (source?.readyState !== EventSource.CLOSED) return void get("session").catch(() => {});
   source = null;
-  renewal = setTimeout(() => openSession().catch(() => {}), jittered(renewalWait));
-  renewalWait = Math.min(renewalWait * 2, LAST_RETRY);
+  tryLater();
 }
 
 document.addEventListener("visibilitychange", () => {
@@ -134,24 +130,18 @@ document.addEventListener("visibilitychange", () => {
 function lose() {
   source?.close();
   source = null;
-  if (retry) return;
+  if (isLost) return;
+  [isLost, wait] = [true, FIRST_RETRY];
   tell("lost");
-  tryLater(FIRST_RETRY);
+  tryLater();
 }
 
 // Viewers of one node do not all come back in the same moment.
-const jittered = wait => wait * (0.75 + Math.random() / 2);
-
-function tryLater(wait) {
-  retry = setTimeout(() => tryNow(Math.min(wait * 2, LAST_RETRY)), jittered(wait));
+function tryLater() {
+  clearTimeout(retry);
+  retry = setTimeout(tryNow, wait * (0.75 + Math.random() / 2));
+  wait = Math.min(wait * 2, LAST_RETRY);
 }
 
 // Asks a node that was lost.
-export async function tryNow(wait = FIRST_RETRY) {
-  clearTimeout(retry);
-  try {
-    await openSession();
-  } catch {
-    tryLater(wait);
-  }
-}
+export const tryNow = () => openSession().catch(tryLater);

@@ -4,12 +4,13 @@
 // `go` for another address of the same view, `rest` for when nobody looks, and `close`.
 
 import { connection, may, openSession, session, signIn, signOut, tryNow } from "./api.js";
-import { el, fill, link, named, passTime, say, shown } from "./dom.js";
+import { el, fill, link, named, onSend, say, shown } from "./dom.js";
 import { jobView } from "./job.js";
 import { jobsView } from "./jobs.js";
 import { launchView } from "./launch.js";
 import { doctorView, linksView, meshView, nodesView } from "./mesh.js";
 import { overviewView, showNumbers } from "./overview.js";
+import { savedJobView, savedView } from "./saved.js";
 
 // Views by the first word of the address, and what they need.
 const VIEWS = {
@@ -19,6 +20,8 @@ const VIEWS = {
   nodes: { open: nodesView, name: "Nodes" },
   jobs: { open: jobsView, name: "Jobs", controller: true },
   job: { open: jobView, controller: true, level: "read" },
+  saved: { open: savedView, name: "Saved", controller: true, level: "read" },
+  "saved job": { open: savedJobView, controller: true, level: "read" },
   launch: { open: launchView, name: "Launch", controller: true, level: "operate" },
   doctor: { open: doctorView, name: "Doctor", level: "read" },
 };
@@ -31,12 +34,11 @@ const PAUSE_FOR_JOBS = 5_000;
 // Events that are listed, and milliseconds for which they are gathered before they are read out.
 const MOST_EVENTS = 100;
 const GATHERED = 5_000;
-// What somebody who listens should know at once; jobs come and go all the time.
-const TOLD = ["link.down", "link.up", "node.lost", "node.seen", "node.joined", "node.removed", "host.state",
-  "instance.state", "store.up", "store.down", "cert.expires"];
+// What somebody who listens need not know at once: jobs come and go all the time.
+const UNTOLD = ["job.state", "owner.takeover", "reload", "gap"];
 
-const [main, banner, who, dialog, events] =
-  ["main", "banner", "who", "sign-in", "events"].map(id => document.getElementById(id));
+const [main, banner, who, dialog, events, menu] =
+  ["main", "banner", "who", "sign-in", "events", "menu"].map(id => document.getElementById(id));
 const problem = el("p", { class: "error", role: "alert" });
 // `rights` are those with which the view was opened.
 let [view, current, timer, lastLook, rights] = [null, null, null, 0, null];
@@ -45,9 +47,9 @@ function parse(hash) {
   const [path, query] = hash.replace(/^#\//, "").split("?");
   const [word, rest] = path.split("/");
   const name = rest ? new URLSearchParams(`name=${rest.replaceAll("+", "%2B")}`).get("name") : null;
-  const isJob = word === "jobs" && /^\d+$/.test(name ?? "");
-  const asked = isJob ? "job" : Object.hasOwn(VIEWS, word) ? word : "overview";
-  return { view: asked, word: isJob ? "jobs" : asked, name, id: name, query: new URLSearchParams(query) };
+  const one = word === "jobs" && /^\d+$/.test(name) ? "job" : word === "saved" && name ? "saved job" : null;
+  const list = Object.hasOwn(VIEWS, word) ? word : "overview";
+  return { view: one ?? list, word: list, name, id: name, query: new URLSearchParams(query) };
 }
 
 const isOpen = ({ controller, level }) => (!controller || session.controller) && may(level ?? "none");
@@ -59,8 +61,9 @@ function go(isFirst) {
     view.go(route);
     return look();
   }
-  close();
-  openMenu(false);
+  view?.rest?.();
+  view?.close?.();
+  menu.ariaExpanded = "false";
   current = route.view;
   say("");
   for (const anchor of document.querySelectorAll("header nav a")) {
@@ -76,12 +79,6 @@ function go(isFirst) {
   main.setAttribute("aria-busy", "true");
   if (!isFirst) title.focus();
   return look();
-}
-
-function close() {
-  view?.rest?.();
-  view?.close?.();
-  view = null;
 }
 
 function closed({ controller }) {
@@ -107,7 +104,6 @@ async function look() {
   looked.isLooking = false;
   if (looked !== view) return;
   fill(problem, wrong);
-  passTime(main);
   main.removeAttribute("aria-busy");
   timer = setTimeout(lookIfSeen, looked.isLate ? PAUSE : (view.every ?? (may("read") ? CALM : BLIND)) * 1000);
 }
@@ -131,39 +127,14 @@ function showSession() {
       : session.has_tokens && el("button", { type: "button", onclick: () => dialog.showModal() }, "Sign in"));
 }
 
-function setUpDialog() {
-  const form = dialog.querySelector("form");
-  const wrong = dialog.querySelector(".error");
-  form.elements.leave.addEventListener("click", () => dialog.close());
-  dialog.addEventListener("close", () => { form.reset(); fill(wrong); });
-  form.addEventListener("submit", async event => {
-    event.preventDefault();
-    try {
-      await signIn(form.elements.token.value.trim());
-      dialog.close();
-      main.querySelector("h1").focus();
-      say(`You are signed in as ${session.who}`);
-    } catch (error) {
-      fill(wrong, error.code === "unauthorized" ? "This node does not know that token." : error.message);
-      form.elements.token.select();
-    }
-  });
-}
-
 // An event in words.
 function words({ event, node, peer, job, from, to, why }) {
-  const change = [from && ` from ${from}`, to && ` to ${to}`].filter(Boolean).join("");
   const [what, how] = event.split(".");
-  const about = {
-    link: `link ${node} – ${peer} is ${how}`,
-    node: `${node} ${how === "joined" ? "has" : "is"} ${how}`,
-    job: `job ${job}${change}${why ? `: ${why}` : ""}`,
-    owner: `job ${job}: owner${change}`,
-    store: `the store of ${node} is ${how}`,
-    cert: `certificate ${from} of ${node} ends ${to}`,
-    gap: "events are missing here",
-  };
-  return about[what] ?? `${what} ${node}${change}`;
+  if (what === "gap") return "events are missing here";
+  if (what === "cert") return `certificate ${from} of ${node} ends ${to}`;
+  const about = `${what} ${what === "owner" ? "of job " : ""}${job ?? node}${peer ? ` – ${peer}` : ""}`;
+  const change = [from && ` from ${from}`, to && ` to ${to}`].filter(Boolean).join("") || (how ? ` is ${how}` : "");
+  return `${about}${change}${why ? `: ${why}` : ""}`;
 }
 
 let [gathered, telling] = [[], null];
@@ -173,7 +144,7 @@ function tellEvent(event) {
   const time = new Date(event.time ?? Date.now()).toLocaleTimeString();
   list.prepend(el("li", {}, el("time", { datetime: event.time }, time), " ", words(event)));
   while (list.children.length > MOST_EVENTS) list.lastElementChild.remove();
-  if (!TOLD.includes(event.event)) return;
+  if (UNTOLD.includes(event.event)) return;
   gathered.push(event);
   telling ??= setTimeout(() => {
     const last = words(gathered.at(-1));
@@ -207,18 +178,19 @@ connection.addEventListener("back", () => {
   say(`${session.node} answers again`);
 });
 document.addEventListener("visibilitychange", () => document.hidden && view?.rest?.());
-const menu = document.getElementById("menu");
-
-function openMenu(isOpen) {
-  menu.ariaExpanded = String(isOpen);
-  menu.parentNode.classList.toggle("open", isOpen);
-}
-
-menu.addEventListener("click", () => openMenu(menu.ariaExpanded !== "true"));
+menu.addEventListener("click", () => { menu.ariaExpanded = String(menu.ariaExpanded !== "true"); });
 document.getElementById("skip").addEventListener("click", event => {
   event.preventDefault();
   main.focus();
 });
 window.addEventListener("hashchange", () => rights !== null && go(false));
-setUpDialog();
+const form = dialog.querySelector("form");
+form.elements.leave.addEventListener("click", () => dialog.close());
+dialog.addEventListener("close", () => { form.reset(); fill(form.querySelector(".error")); });
+onSend(form, async ({ token }) => {
+  await signIn(token.trim());
+  dialog.close();
+  main.querySelector("h1").focus();
+  say(`You are signed in as ${session.who}`);
+});
 openSession().catch(() => {});

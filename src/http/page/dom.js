@@ -35,7 +35,6 @@ export function fill(element, ...children) {
 
 // The same for what is looked at again and again: what has not changed stays, and so do the focus and the place.
 export function refill(element, ...children) {
-  passTime(element);
   const wanted = element.cloneNode(false);
   fill(wanted, ...children);
   if (wanted.isEqualNode(element)) return;
@@ -52,6 +51,7 @@ export const named = text => el("bdi", { class: "name", title: text }, text);
 export const link = (route, ...children) => el("a", { href: route }, ...children);
 export const nodeLink = name => link(`#/mesh/${encodeURIComponent(name)}`, named(name));
 export const jobLink = id => link(`#/jobs/${id}`, id);
+export const savedLink = name => link(`#/saved/${encodeURIComponent(name)}`, named(name));
 
 // A list of names, of which the first ones are shown.
 export function names(all, most = 8) {
@@ -73,6 +73,22 @@ export function usage(used, capacity, label) {
   return el("span", { class: "usage" }, capacity > 0 && bar, `${used} of ${capacity}`);
 }
 
+// Elements for values by their keys, in the order of these; those that are there stay, and so does the focus.
+export function keyed(before, values, key, make, parent) {
+  const focused = document.activeElement;
+  const entry = value => Object.assign(before.get(key(value)) ?? { element: make() }, { value });
+  const after = new Map(values.map(value => [key(value), entry(value)]));
+  for (const [old, { element }] of before) if (!after.has(old)) element.remove();
+  let next = parent.firstElementChild;
+  for (const { element } of after.values()) {
+    if (element === next) next = next.nextElementSibling;
+    else parent.insertBefore(element, next);
+  }
+  // Whoever is moved loses the focus.
+  if (focused !== document.activeElement && focused?.isConnected) focused.focus();
+  return after;
+}
+
 // A table that is shown again and again: a row that is there stays the same element, and who has the focus keeps it.
 export class Table {
   #rows = new Map();
@@ -90,39 +106,35 @@ export class Table {
   }
 
   show(all, nothing = "There are none.") {
-    const rows = all.slice(0, MOST_ROWS);
-    const before = this.#rows;
-    const row = key => before.get(key) ?? { element: el("tr"), text: "" };
-    this.#rows = new Map(rows.map(one => [this.key(one), row(this.key(one))]));
-    let focused = document.activeElement;
-    rows.forEach((one, at) => {
-      const { element } = this.#rows.get(this.key(one));
-      focused = this.#fill(this.#rows.get(this.key(one)), one, focused);
-      const there = this.#body.children[at] ?? null;
-      if (there !== element) this.#body.insertBefore(element, there);
-    });
-    while (this.#body.children.length > this.#rows.size) this.#body.lastElementChild.remove();
-    // Whoever is moved loses the focus as well.
-    if (focused !== document.activeElement && focused?.isConnected) focused.focus();
-    const more = all.length - rows.length;
+    this.#rows = keyed(this.#rows, all.slice(0, MOST_ROWS), this.key, () => el("tr"), this.#body);
+    const cells = one => this.columns.map(({ cell, wide }) => el("td", { class: wide && "wide" }, cell(one)));
+    for (const { element, value } of this.#rows.values()) refill(element, cells(value));
+    const more = all.length - MOST_ROWS;
     fill(this.#note, all.length === 0 && nothing, more > 0 && `${more} more rows are not shown: narrow the filter.`);
-  }
-
-  // Returns what is to have the focus then: a link or button in the place of the one that had it.
-  #fill(one, row, focused) {
-    const text = JSON.stringify(row);
-    if (one.text === text) return focused;
-    const at = [...one.element.cells].findIndex(each => each.contains(focused));
-    fill(one.element, this.columns.map(({ cell, wide }) => el("td", { class: wide && "wide" }, cell(row))));
-    one.text = text;
-    return at >= 0 ? one.element.cells[at].querySelector("a, button") : focused;
   }
 }
 
 // What a filter or a search is typed into.
 export const searchForm = (submit, ...children) =>
   el("form", { class: "filter", role: "search", onsubmit: submit }, children);
-export const searchInput = value => el("input", { type: "search", autocomplete: "off", spellcheck: "false", value });
+const usual = { autocomplete: "off", spellcheck: "false" };
+export const searchInput = (value, more) => el("input", { type: "search", name: "search", ...usual, value, ...more });
+export const text = (name, more) => el("input", { name, ...usual, ...more });
+export const lines = (name, more) => el("textarea", { name, rows: 6, ...usual, ...more });
+export const box = (name, words, more) =>
+  el("label", { class: "check" }, el("input", { type: "checkbox", name, value: "true", ...more }), words);
+
+// Milliseconds after the last letter of a search.
+const TYPED = 300;
+
+// Tells when somebody has typed and pauses, if it is still to be seen.
+export function onTyped(input, tell) {
+  let typing = null;
+  input.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => input.isConnected && tell(), TYPED);
+  });
+}
 
 // A field with its label, and what is to say about it.
 export function field(label, input, note) {
@@ -130,16 +142,6 @@ export function field(label, input, note) {
   if (!note) return labelled;
   input.setAttribute("aria-describedby", `about-${input.name}`);
   return el("div", {}, labelled, el("small", { id: `about-${input.name}` }, note));
-}
-
-// A moment, as how long ago it was.
-export const ago = text =>
-  text && el("time", { class: "ago", datetime: text, title: new Date(text).toLocaleString() }, sinceThen(text));
-const sinceThen = text => `${span(Math.max(0, (Date.now() - Date.parse(text)) / 1000))} ago`;
-
-// What was shown some time ago is longer ago now.
-export function passTime(root) {
-  for (const one of root.querySelectorAll(".ago")) one.textContent = sinceThen(one.dateTime);
 }
 
 // A moment, as a person says it.
@@ -176,6 +178,31 @@ export function say(text, isError = false) {
   const place = document.getElementById("said");
   place.className = isError ? "error" : "";
   fill(place, text);
+}
+
+// A form that changes something: it cannot be sent twice, and an error stands above the field that it names, which has
+// the focus. A password stays in its field until the node has it, and no longer.
+export function onSend(form, send) {
+  const [wrong, button] = [form.querySelector(".error"), form.querySelector("[type=submit]")];
+  form.addEventListener("submit", async event => {
+    event.preventDefault();
+    fill(wrong);
+    button.disabled = true;
+    const why = await send(Object.fromEntries(new FormData(form))).catch(error => error.message);
+    button.disabled = false;
+    if (why) {
+      const at = [...form.querySelectorAll("[name]")].find(one => why.split(/[ :,]+/).includes(one.name)) ?? button;
+      at.closest("form > *").before(wrong);
+      fill(wrong, why);
+      at.focus();
+    } else for (const one of form.querySelectorAll("[type=password]")) one.value = "";
+  });
+}
+
+// Goes to a job that was made, which has no number yet while the store is away.
+export function goToJob({ id, unit }) {
+  if (id == null) say(`The store is away: unit ${unit} becomes a job as soon as it is back.`);
+  else location.hash = `#/jobs/${id}`;
 }
 
 // A button that changes something: it cannot be pressed twice, and an error is told.

@@ -2,7 +2,7 @@
 // open invitations, and when certificates end. It owns what a person compares before a host is let in.
 
 import { get, may, post, session } from "./api.js";
-import { Table, action, ago, el, named, say, state } from "./dom.js";
+import { Table, action, el, moment, named, say, state } from "./dom.js";
 
 // Milliseconds before its end at which a certificate should have been renewed.
 const SOON = 30 * 86_400_000;
@@ -26,7 +26,7 @@ export function enrolment() {
     { head: "Host", cell: one => named(one.node) },
     { head: "Address", cell: one => named(one.address) },
     { head: "Fingerprint", cell: one => el("code", {}, one.fingerprint) },
-    { head: "Since", wide: true, cell: one => ago(one.since) },
+    { head: "Since", wide: true, cell: one => moment(one.since) },
     { head: "Change", cell: one => [decide(one, "Approve", ask(one)), " ", decide(one, "Reject")] },
   ], one => one.fingerprint);
   const invites = new Table("Open invitations", [

@@ -11,8 +11,6 @@ const MOST_HOSTS = 500;
 const LONGEST = 64 << 10;
 // Milliseconds between two drawings of what comes in many pieces.
 const PAUSE = 300;
-// The least share of a bar that is to be seen.
-const LEAST = 0.015;
 const RANKS = Object.keys(STATES);
 
 // Of hosts of which no more is known.
@@ -26,11 +24,9 @@ export function hostsBar(counts) {
   const words = present(counts);
   const all = words.reduce((sum, word) => sum + counts[word], 0);
   if (all === 0) return [];
-  const shares = words.map(word => Math.max(counts[word] / all, LEAST));
-  const whole = shares.reduce((sum, share) => sum + share, 0);
   let at = 0;
-  const parts = words.map((word, number) => {
-    const [x, width] = [at, (shares[number] / whole) * 100];
+  const parts = words.map(word => {
+    const [x, width] = [at, (counts[word] / all) * 100];
     at += width;
     return svg("rect", { class: `hosts-${word.split(" ")[0]}`, x: `${x}%`, width: `${width}%`, height: "100%" });
   });
@@ -61,8 +57,6 @@ export class Folds {
     const box = el("div", { class: "tasks", role: "region", tabindex: 0, "aria-label": "Tasks" }, this.list);
     this.element = el("div", { class: "printed" }, tools, box, this.note);
   }
-
-  begin() {}
 
   push(bytes) {
     this.#tasks.push(bytes);

@@ -1,5 +1,5 @@
 // Follows the output of a job, across losses of the connection: each byte is read once. It knows where bytes come from,
-// and nothing of what is made of them: that has `begin` with their place, `push` with bytes, and `say` with words.
+// and nothing of what is made of them: that has `push` with bytes, `say` with words, maybe `begin`.
 
 import { stream } from "./api.js";
 import { size as bytesOf } from "./dom.js";
@@ -55,7 +55,7 @@ export class Output {
     this.#begun = true;
     this.#at = Math.max(size - this.last, 0);
     this.#note = this.#at > 0 ? `Of ${bytesOf(size)} only the last ${bytesOf(this.last)} were read. ` : "";
-    this.reader.begin(this.#at);
+    this.reader.begin?.(this.#at);
     this.reader.say(this.#note);
   }
 

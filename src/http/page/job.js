@@ -3,7 +3,7 @@
 
 import { get, may, post, whole } from "./api.js";
 import {
-  Table, action, ago, count, el, facts, fill, jobLink, link, moment, named, names, nodeLink, refill, say, span, state,
+  Table, action, count, el, facts, jobLink, link, moment, named, names, nodeLink, refill, say, savedLink, span, state,
   usage,
 } from "./dom.js";
 import { Folds, hostsBar } from "./folds.js";
@@ -99,12 +99,10 @@ export function jobView(route) {
     rest,
   };
 
-  // The buttons change with the job, and not with each look at it: one of them may have the focus.
   function showActions() {
+    // What is pressed cannot be pressed again until it is done.
+    if (actions.querySelector(":disabled")) return;
     const hasFailures = job.host_counts?.failed > 0 || job.host_counts?.unreachable > 0;
-    const key = `${hasEnded} ${hasFailures} ${job.cancel_requested}`;
-    if (actions.dataset.key === key) return;
-    actions.dataset.key = key;
     const rerun = failed_hosts => async () => {
       const again = await post(`jobs/${id}/rerun`, { failed_hosts });
       location.hash = `#/jobs/${again.id}`;
@@ -115,7 +113,7 @@ export function jobView(route) {
       await view.load();
       return `Job ${id} is being canceled`;
     };
-    fill(actions, may("operate") && [
+    refill(actions, may("operate") && [
       !hasEnded && !job.cancel_requested && action("Cancel", cancel, `Cancel job ${id}, ${job.name}?`),
       hasEnded && action("Run again", rerun(false)),
       hasEnded && hasFailures && action("Run again on failed hosts", rerun(true)),
@@ -132,6 +130,7 @@ function inShort(job) {
     job.started ? [`${span(job.elapsed)}, `, moment(job.started)] : ["created ", moment(job.created)],
     job.execution_node && ["on ", nodeLink(job.execution_node), group],
     job.launched_by && ["by ", named(job.launched_by)],
+    job.labels?.["meshd/saved"] && ["of ", savedLink(job.labels["meshd/saved"])],
     job.rc > 0 && `exit code ${job.rc}`,
     job.rerun_of && ["repeats ", jobLink(job.rerun_of)],
     job.output_lost && ["its output was lost with ", named(job.output_lost)],
@@ -163,18 +162,14 @@ function inStates(job, told) {
   return rows.map(recapState).reduce((sums, state) => ({ ...sums, [state]: (sums[state] ?? 0) + 1 }), {});
 }
 
+// Whatever else the node tells of a job.
 function aboutJob(job) {
   const labels = Object.entries(job.labels ?? {}).map(([key, value]) => `${key}=${value}`);
+  const plain = Object.entries(job).filter(([, value]) => ["string", "number"].includes(typeof value) && value !== "");
+  const said = value => (/^\d{4}-\d\d-\d\dT/.test(value) ? moment(value) : named(value));
   return facts([
-    ["Name", named(job.name)], ["Explanation", job.explanation],
-    ["Playbook", job.playbook && named(job.playbook)], ["Module", job.module && named(job.module)],
-    ["Owner", job.controller_node && nodeLink(job.controller_node)],
-    ["Launched by", named(job.launched_by)],
-    ["Created", moment(job.created)], ["Started", moment(job.started)], ["Finished", moment(job.finished)],
-    ["Exit code", job.rc], ["Limit", job.limit && named(job.limit)],
-    ["Revision", job.revision && named(job.revision)], ["Labels", names(labels)],
-    ["Needs", `${job.impact} of capacity`],
-    ["Depends on", job.depends_on.slice(0, 20).flatMap((one, number) => [number > 0 && ", ", jobLink(one)])],
+    ...plain.map(([key, value]) => [key.replaceAll("_", " "), said(value)]), ["labels", names(labels)],
+    ["depends on", job.depends_on.slice(0, 20).flatMap((one, number) => [number > 0 && ", ", jobLink(one)])],
   ]);
 }
 
@@ -183,8 +178,8 @@ function attempts(job) {
     { head: "Attempt", cell: one => one.n },
     { head: "Node", cell: one => one.node && nodeLink(one.node) },
     { head: "Outcome", cell: one => one.outcome && state(one.outcome, STATES[one.outcome] ?? "bad") },
-    { head: "Started", cell: one => ago(one.started) },
-    { head: "Ended", cell: one => ago(one.ended) },
+    { head: "Started", cell: one => moment(one.started) },
+    { head: "Ended", cell: one => moment(one.ended) },
     { head: "Unit", wide: true, cell: one => named(one.unit) },
   ], one => one.n);
   table.show(job.attempts);
@@ -203,9 +198,7 @@ function hosts(job) {
   ], row => row.host);
   table.show(rows.sort((a, b) => isBad(b) - isBad(a)));
   const all = job.host_counts;
-  const note = el("p", { class: "note" },
-    all && `${count(all.hosts, "host")}: ${all.failed} failed, ${all.unreachable} unreachable.`,
-    all?.hosts > rows.length && ` The first ${rows.length} are shown.`);
+  const note = all?.hosts > rows.length && el("p", { class: "note" }, `${rows.length} of ${all.hosts} are shown.`);
   return rows.length > 0 && el("section", {}, table.element, note);
 }
 

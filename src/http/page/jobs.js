@@ -3,7 +3,7 @@
 
 import { get, may } from "./api.js";
 import {
-  Table, count, el, jobLink, link, moment, named, nodeLink, refill, searchForm, searchInput, span, state,
+  Table, count, el, jobLink, link, moment, named, nodeLink, onTyped, refill, searchForm, searchInput, span, state,
 } from "./dom.js";
 
 export const STATES = {
@@ -34,7 +34,7 @@ const CLEAR = ["running", "successful", "canceled"];
 const why = job => job.failure?.line ?? (CLEAR.includes(job.state) ? "" : job.explanation);
 const when = job => [job.started && `${span(job.elapsed)}, `, moment(job.started ?? job.created)];
 
-export const jobsTable = caption => new Table(caption, [
+const jobsTable = caption => new Table(caption, [
   { head: "Job", cell: job => (may("read") ? jobLink(job.id) : job.id) },
   { head: "Name", cell: job => [may("read") ? link(`#/jobs/${job.id}`, named(whatRuns(job))) : named(whatRuns(job)),
     why(job) && el("small", { class: "why" }, why(job))] },
@@ -44,15 +44,21 @@ export const jobsTable = caption => new Table(caption, [
   { head: "Time", wide: true, cell: when },
 ], job => job.id);
 
-// Milliseconds after the last letter of a search.
-const TYPED = 300;
+// The last jobs of some, with the way to all of them.
+export function lastJobs(caption, query) {
+  const table = jobsTable(caption);
+  return {
+    element: el("section", { class: "whole" }, table.element, link(`#/jobs?${query}`, "All of these")),
+    load: async () => table.show((await get(`jobs?${query}&limit=5`)).jobs),
+  };
+}
+
 const DAY = 86_400_000;
 // What an address may ask for besides states: with a word for people.
-const FACETS = { name: "name begins with", group: "group", node: "node", kind: "kind" };
+const FACETS = { name: "name begins with", group: "group", node: "node", kind: "kind", saved: "saved job" };
 
 export function jobsView(route) {
   let { query } = route;
-  let typing = null;
   const chip = (name, value, text, kind) => {
     const number = el("span");
     const input = el("input", { type: "checkbox", name, value });
@@ -60,18 +66,12 @@ export function jobsView(route) {
   };
   const chips = Object.entries(STATES).map(([name, kind]) => chip("state", name, name, kind));
   const day = chip("day", "true", "of the last 24 h", "");
-  const search = searchInput("");
-  search.name = "search";
-  search.setAttribute("aria-label", "Search");
-  search.placeholder = "Name, playbook, label, host, explanation";
+  const search = searchInput("", { "aria-label": "Search", placeholder: "Name, playbook, label, host, explanation" });
   const facets = el("span", { class: "chips" });
   const form = searchForm(event => event.preventDefault(), search,
     el("div", { class: "chips" }, chips.map(one => one.element), day.element, facets));
   form.addEventListener("change", () => filter());
-  search.addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(filter, TYPED);
-  });
+  onTyped(search, filter);
   const table = jobsTable("Jobs");
   const pages = el("nav", { "aria-label": "Pages", class: "pages" });
   const at = words => `#/jobs${words.size > 0 ? `?${words}` : ""}`;
@@ -82,7 +82,6 @@ export function jobsView(route) {
   };
 
   function filter() {
-    clearTimeout(typing);
     const kept = [...query].filter(([key]) => key in FACETS);
     location.replace(at(new URLSearchParams([...kept, ...new FormData(form)].filter(([, value]) => value !== ""))));
   }
@@ -131,6 +130,5 @@ export function jobsView(route) {
       show();
       if (isPage) table.element.scrollIntoView();
     },
-    close: () => clearTimeout(typing),
   };
 }

@@ -2,28 +2,16 @@
 // `ansible-runner transmit` with a zip inside, as docs/controller-reference.md describes them; and what the browser
 // keeps of a launch for the next one: nothing of variables and secrets, and the inventory as long as the tab is open.
 
-import { get, post, session } from "./api.js";
-import { el, field, fill, say } from "./dom.js";
+import { file, get, post, session } from "./api.js";
+import { box, el, field, fill, goToJob, lines, onSend, text } from "./dom.js";
 
-// The runner gives ansible a terminal at which nobody sits: with an empty standard input a playbook that asks goes on.
-const NO_TERMINAL = `import os
-
-from ansible.plugins.callback import CallbackBase
-
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-
-
-class CallbackModule(CallbackBase):
-    CALLBACK_VERSION = 2.0
-    CALLBACK_TYPE = "aggregate"
-    CALLBACK_NAME = "no_terminal"
-    CALLBACK_NEEDS_ENABLED = False
-`;
+// Nobody sits at the terminal that the runner gives ansible: with this plugin a playbook that asks does not wait.
+const PLUGIN = "no_terminal.py";
 // A playbook runs in project/, one below the rest.
 const ENVIRONMENT = JSON.stringify({ ANSIBLE_CALLBACK_PLUGINS: "../env/callback" });
-// Of zip: the signatures of its parts, version 2.0, names in UTF-8, made on Unix, a file that its owner alone reads.
+// Of zip: the signatures of its parts; version 2.0, names in UTF-8, made on Unix, readable by its owner, its first day.
 const [FILE, ENTRY, END] = [0x04034b50, 0x02014b50, 0x06054b50];
-const [VERSION, UTF8, UNIX, MODE] = [20, 0x800, 3 << 8, 0o100600];
+const [VERSION, UTF8, UNIX, MODE, DAY] = [20, 0x800, 3 << 8, 0o100600, 0x21];
 
 const CRC = Uint32Array.from({ length: 256 }, (_, at) => {
   let value = at;
@@ -31,22 +19,20 @@ const CRC = Uint32Array.from({ length: 256 }, (_, at) => {
   return value;
 });
 
-export const crc32 = bytes => ~bytes.reduce((sum, byte) => CRC[(sum ^ byte) & 255] ^ (sum >>> 8), -1) >>> 0;
+const crc32 = bytes => ~bytes.reduce((sum, byte) => CRC[(sum ^ byte) & 255] ^ (sum >>> 8), -1) >>> 0;
 
 // Numbers as little-endian bytes: [value, bytes] each.
 const numbers = pairs =>
   pairs.flatMap(([value, size]) => Array.from({ length: size }, (_, at) => (value >>> (8 * at)) & 255));
 
 // A zip of files that are not compressed: [name, text] each.
-export function zip(files, now = new Date()) {
-  const day = (Math.max(now.getFullYear() - 1980, 0) << 9) | ((now.getMonth() + 1) << 5) | now.getDate();
-  const time = (now.getHours() << 11) | (now.getMinutes() << 5) | (now.getSeconds() >> 1);
+function zip(files) {
   const [parts, entries] = [[], []];
   let at = 0;
   for (const [path, text] of files) {
     const [name, body] = [path, text].map(one => new TextEncoder().encode(one));
     const sizes = [[body.length, 4], [body.length, 4], [name.length, 2], [0, 2]];
-    const facts = [[VERSION, 2], [UTF8, 2], [0, 2], [time, 2], [day, 2], [crc32(body), 4], ...sizes];
+    const facts = [[VERSION, 2], [UTF8, 2], [0, 2], [0, 2], [DAY, 2], [crc32(body), 4], ...sizes];
     const head = numbers([[FILE, 4], ...facts]);
     parts.push(head, name, body);
     const more = [[0, 2], [0, 2], [0, 2], [MODE << 16, 4], [at, 4]];
@@ -60,83 +46,59 @@ export function zip(files, now = new Date()) {
 
 const base64 = bytes => btoa(Array.from(bytes, byte => String.fromCharCode(byte)).join(""));
 
-// What `work submit controller` gets.
-export function submission({ inventory, variables, vault, ...words }) {
-  const trimmed = Object.entries(words).map(([key, value]) => [key, value.trim()]);
-  const { url, revision, credential, playbook, group, name, limit, tags, skip_tags, check, diff } =
-    Object.fromEntries(trimmed);
+// What `work submit controller` gets. What is undefined is left out.
+function submission({ inventory, variables, vault, ...words }, plugin) {
+  const trimmed = Object.entries(words).map(([key, value]) => [key, value.trim() || undefined]);
+  const { url, revision, credential, group, name, check, diff, ...kwargs } = Object.fromEntries(trimmed);
   const flags = [check && "--check", diff && "--diff", vault && "--vault-id=default@../env/vault_0"].filter(Boolean);
-  const given = (key, value) => (value ? { [key]: value } : {});
-  const header = {
-    controller: 1,
-    ...given("name", name),
-    ...given("groups", group && { launch: [group] }),
-    sync: { url, ...given("revision", revision), ...given("credential", credential) },
-  };
-  const kwargs = {
-    ident: crypto.randomUUID(), playbook, ...given("limit", limit), ...given("tags", tags),
-    ...given("skip_tags", skip_tags), ...given("cmdline", flags.join(" ")),
-  };
+  const groups = group && { launch: [group] };
+  const header = { controller: 1, name, groups, sync: { url, revision, credential } };
+  const cmdline = flags.join(" ") || undefined;
   const files = [
     ["inventory/hosts", inventory.endsWith("\n") ? inventory : `${inventory}\n`],
     ...(variables.trim() ? [["env/extravars", variables]] : []),
     ...(vault ? [["env/vault_0", vault]] : []),
     ["env/envvars", ENVIRONMENT],
-    ["env/callback/no_terminal.py", NO_TERMINAL],
+    [`env/callback/${PLUGIN}`, plugin],
   ];
   const packed = zip(files);
-  const lines = [header, { kwargs }, { zipfile: packed.length }].map(line => `${JSON.stringify(line)}\n`).join("");
-  return `${lines}${base64(packed)}${JSON.stringify({ eof: true })}\n`;
+  const ident = crypto.randomUUID();
+  const line = value => `${JSON.stringify(value)}\n`;
+  const begin = [header, { kwargs: { ident, ...kwargs, cmdline } }, { zipfile: packed.length }].map(line).join("");
+  return `${begin}${base64(packed)}${line({ eof: true })}`;
 }
 
-// The fields that the browser remembers, apart for each user.
-const KEPT = [
-  "url", "revision", "credential", "playbook", "limit", "tags", "skip_tags", "group", "name", "check", "diff",
-];
+// What the browser remembers, apart for each user.
 const key = () => `meshd.launch.${session.node}.${session.who}`;
 
 function kept() {
   try {
-    const all = JSON.parse(localStorage.getItem(key())) ?? {};
-    const fields = KEPT.filter(name => typeof all[name] === "string").map(name => [name, all[name]]);
-    return { ...Object.fromEntries(fields), inventory: sessionStorage.getItem(key()) ?? "" };
+    return { ...JSON.parse(localStorage.getItem(key())), inventory: sessionStorage.getItem(key()) ?? "" };
   } catch {
     // Nothing is kept, or something else.
     return {};
   }
 }
 
-function keep(fields) {
-  const all = Object.fromEntries(KEPT.filter(name => fields[name]).map(name => [name, fields[name]]));
+function keep({ inventory, variables, vault, ...fields }) {
   try {
-    localStorage.setItem(key(), JSON.stringify(all));
-    sessionStorage.setItem(key(), fields.inventory);
+    localStorage.setItem(key(), JSON.stringify(fields));
+    sessionStorage.setItem(key(), inventory);
   } catch {
     // A browser that keeps nothing: the form is empty the next time.
   }
 }
 
 // What a job was launched with, as far as the node knows it. The inventory is that of the last launch of the project.
-function again({ header, playbook, limit, tags, skip_tags, check }, last) {
-  const { url, revision, credential } = header.sync;
-  const inventory = last.url === url ? last.inventory : "";
-  return {
-    url, revision, credential, playbook, inventory, limit, tags, skip_tags, check: check && "true",
-    group: header.groups?.launch?.[0], name: header.name, diff: "",
-  };
-}
+const again = ({ header, playbook, limit, tags, skip_tags, check }, last) => ({
+  ...header.sync, playbook, limit, tags, skip_tags, check: check && "true", group: header.groups?.launch?.[0],
+  name: header.name, inventory: last.url === header.sync.url ? last.inventory : "",
+});
 
 export function launchView(route) {
-  const usual = { autocomplete: "off", spellcheck: "false" };
-  const text = (name, more = {}) => el("input", { name, ...usual, ...more });
-  const lines = (name, more = {}) => el("textarea", { name, rows: 6, ...usual, ...more });
-  const box = (name, words) =>
-    el("label", { class: "check" }, el("input", { type: "checkbox", name, value: "true" }), words);
   const group = el("select", { name: "group" }, el("option", { value: "" }, "default"));
-  const wrong = el("p", { class: "error", role: "alert" });
   let isFilled = false;
-  const button = el("button", { type: "submit" }, "Launch");
-  const form = el("form", { class: "launch", onsubmit: launch },
+  const form = el("form", { class: "launch" },
     field("Project (git)", text("url", { required: true, placeholder: "https://git.example/team/site.git" }),
       "https, ssh or, on this node's own disk, file"),
     field("Branch, tag or commit", text("revision"), "empty: what the repository itself takes"),
@@ -150,44 +112,30 @@ export function launchView(route) {
     field("Vault password", text("vault", { type: "password" }), "for this job alone"),
     el("p", { class: "actions" }, box("check", "Check only (-C)"), box("diff", "Show differences (-D)")),
     field("Instance group", group), field("Name", text("name"), "empty: that of the playbook"),
-    wrong, el("p", { class: "actions" }, button));
-
-  async function launch(event) {
-    event.preventDefault();
-    fill(wrong);
-    button.disabled = true;
-    try {
-      const fields = Object.fromEntries(new FormData(form));
-      const { id, unit } = await post("jobs", submission(fields));
-      keep(fields);
-      form.elements.vault.value = "";
-      if (id == null) say(`The store is away: unit ${unit} becomes a job as soon as it is back.`);
-      else location.hash = `#/jobs/${id}`;
-    } catch (error) {
-      fill(wrong, error.message);
-      button.focus();
-    }
-    button.disabled = false;
-  }
+    el("p", { class: "error", role: "alert" }),
+    el("p", { class: "actions" }, el("button", { type: "submit" }, "Launch")));
+  onSend(form, async fields => {
+    const job = await post("jobs", submission(fields, await file(PLUGIN)));
+    keep(fields);
+    goToJob(job);
+  });
 
   return {
     title: "Launch",
     element: form,
     hears: () => false,
     async load() {
-      const chosen = group.value;
+      if (isFilled) return;
       const { groups } = await get("groups");
       const others = groups.map(one => one.name).filter(name => !["default", "controlplane"].includes(name));
       fill(group, el("option", { value: "" }, "default"), others.map(name => el("option", { value: name }, name)));
-      group.value = chosen;
-      if (isFilled) return;
       isFilled = true;
       const job = route.query.get("job");
       const fields = job ? again(await get(`jobs/${encodeURIComponent(job)}`), kept()) : kept();
       for (const [name, value] of Object.entries(fields)) {
         const input = form.elements[name];
-        if (input.type === "checkbox") input.checked = value === "true";
-        else input.value = value ?? "";
+        if (input?.type === "checkbox") input.checked = value === "true";
+        else if (input) input.value = value ?? "";
       }
     },
   };

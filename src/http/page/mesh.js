@@ -3,18 +3,16 @@
 
 import { get, list, may, post, session } from "./api.js";
 import {
-  Table, action, ago, count, el, facts, field, fill, jobLink, link, named, names, nodeLink, refill, say, searchForm,
+  Table, action, count, el, facts, field, fill, link, moment, named, names, nodeLink, refill, say, searchForm,
   searchInput, size, state, usage,
 } from "./dom.js";
 import { ending, enrolment } from "./enrol.js";
-import { jobState } from "./jobs.js";
+import { lastJobs } from "./jobs.js";
 import { causeOf, causes, linksAndOutages } from "./outages.js";
 import { Picture } from "./topology.js";
 
 // Milliseconds within which a node is examined, also by way of this one.
 const EXAMINED = 60_000;
-// Of one node, in its panel.
-const MOST_LINKS = 100;
 const aboutMesh = ({ event }) => /^(link|node|instance|host)\./.test(event) || event === "job.state";
 const SHAPES = [["control", "control node"], ["hop", "hop"], ["execution", "execution node"]];
 const LEGEND = [["ok", "in order"], ["warn", "not ready"], ["off", "disabled"], ["bad", "out of reach or with errors"],
@@ -66,6 +64,13 @@ const LINKS = { broken: "bad", lossy: "bad", "one-sided": "warn", "out of reach"
 const linkKind = one => (one.broken ? "broken" : one.isAway ? "out of reach" : one.loss > 0 ? "lossy"
   : one.isHalf ? "one-sided" : "up");
 const linkState = one => state(linkKind(one), LINKS[linkKind(one)]);
+const LINK_COLUMNS = [
+  { head: "State", cell: one => [linkState(one), one.since && [" since ", moment(one.since)]] },
+  { head: "Round trip", cell: one => roundTrip(one.rtt) },
+  { head: "Loss", cell: one => one.isKnown && percent(one.loss) },
+  { head: "Cost", cell: one => one.cost },
+];
+const linkKey = ({ a, b }) => JSON.stringify([a, b]);
 const worstFirst = (a, b) => Object.keys(LINKS).indexOf(linkKind(a)) - Object.keys(LINKS).indexOf(linkKind(b));
 
 function aboutLink(one) {
@@ -101,7 +106,7 @@ export function meshView(route) {
   const keys = [...SHAPES, ...LEGEND].map(([kind, words]) => el("span", { class: `key ${kind}` }, words));
   const choose = name => { location.hash = `#/mesh/${encodeURIComponent(name)}`; };
   const picture = new Picture(session.node, choose);
-  let [mesh, shownName] = [null, null];
+  let [mesh, shownName, last] = [null, null, null];
 
   function find() {
     const all = picture.search(search.value);
@@ -117,20 +122,21 @@ export function meshView(route) {
     shownName = name;
     panel.hidden = false;
     picture.mark(name);
-    if (isNew) fill(jobs);
+    if (isNew) last = lastJobs("Jobs", `node=${encodeURIComponent(name)}`);
+    if (isNew) fill(jobs, session.controller && last.element);
     const known = node ? aboutNode(node) : el("p", {}, "No such node is in the mesh now.");
     refill(about, el("h2", { tabindex: -1 }, named(name)), known);
     if (isNew) about.querySelector("h2").focus();
-    if (node && session.controller) await showJobs(name);
+    if (session.controller) await last.load();
   }
 
   function aboutNode(node) {
     const instance = mesh.byName.get(node.name);
     const [kind, words] = condition(node, instance);
     const links = mesh.links.filter(({ a, b }) => a === node.name || b === node.name);
-    const line = one => el("tr", {}, [nodeLink(one.a === node.name ? one.b : one.a), linkState(one), roundTrip(one.rtt),
-      one.isKnown && percent(one.loss), one.cost].map(cell => el("td", {}, cell)));
-    const heads = ["Link to", "State", "Round trip", "Loss", "Cost"].map(head => el("th", { scope: "col" }, head));
+    const table = new Table("Links", [
+      { head: "Link to", cell: one => nodeLink(one.a === node.name ? one.b : one.a) }, ...LINK_COLUMNS], linkKey);
+    table.show(links);
     const isDirect = node.next_hop === node.name;
     const used = instance && usage(instance.consumed_capacity, instance.capacity, "Used capacity");
     return [
@@ -144,22 +150,12 @@ export function meshView(route) {
         ["Errors", instance?.errors.map(text => el("p", { class: "error" }, text))],
         ["Work types", names(node.work_types)],
         ["Services", names(node.services)],
-        ["Advertised", ago(node.last_advertised)],
+        ["Advertised", moment(node.last_advertised)],
         ["Doctor", may("read") && link(`#/doctor/${encodeURIComponent(node.name)}`, "What is wrong with it")],
       ]),
       instance && may("admin") && el("p", { class: "actions" }, ability(instance)),
-      links.length > 0 && el("table", {}, el("thead", {}, el("tr", {}, heads)),
-        el("tbody", {}, links.slice(0, MOST_LINKS).map(line))),
-      links.length > MOST_LINKS && link(`#/links?filter=${encodeURIComponent(node.name)}`, `All ${links.length} links`),
+      links.length > 0 && table.element,
     ];
-  }
-
-  async function showJobs(name) {
-    const { jobs: all } = await get("jobs", { node: name, limit: 11 });
-    if (shownName !== name) return;
-    const item = job => el("li", {}, may("read") ? jobLink(job.id) : job.id, " ", named(job.name), " ", jobState(job));
-    refill(jobs, el("h3", {}, "Jobs"), all.length > 0 ? el("ul", {}, all.slice(0, 10).map(item)) : "It has run none.",
-      all.length > 10 && link(`#/jobs?node=${encodeURIComponent(name)}`, "All of its jobs"));
   }
 
   return {
@@ -222,15 +218,12 @@ export function linksView(route) {
   const table = new Table("Links", [
     { head: "Between", cell: one => nodeLink(one.a) },
     { head: "and", cell: one => nodeLink(one.b) },
-    { head: "State", cell: one => [linkState(one), one.since && [" ", ago(one.since)]] },
+    ...LINK_COLUMNS,
     { head: "Why", wide: true, cell: one => one.reason },
-    { head: "Round trip", cell: one => roundTrip(one.rtt) },
-    { head: "Loss", cell: one => one.isKnown && percent(one.loss) },
-    { head: "Cost", cell: one => one.cost },
     { head: "Transport", wide: true, cell: one => one.transport },
     { head: "Queued", wide: true, cell: one => one.isKnown && size(one.queued) },
     { head: "Dropped", wide: true, cell: one => one.isKnown && one.dropped },
-  ], one => JSON.stringify([one.a, one.b]));
+  ], linkKey);
   const all = filtered(table, route, one => [one.a, one.b, one.transport, linkKind(one)]);
   return {
     title: "Links",

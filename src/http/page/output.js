@@ -189,8 +189,7 @@ export class Screen {
       const code = numbers[at];
       if (code === 0) [this.#colour, this.#isBold] = ["", false];
       else if (code === 1 || code === 22) this.#isBold = code === 1;
-      else if (code >= 30 && code <= 37) this.#colour = `c${code - 30}`;
-      else if (code >= 90 && code <= 97) this.#colour = `c${code - 90}`;
+      else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) this.#colour = `c${code % 10}`;
       else if (code === 39) this.#colour = "";
       else if (code === 38 || code === 48) {
         if (code === 38) this.#colour = numbers[at + 1] === 5 && numbers[at + 2] < 16 ? `c${numbers[at + 2] % 8}` : "";

@@ -1,12 +1,10 @@
-// How much there is and what is wrong, as numbers: in a line above every view, and as the first view with the capacity
-// of each group. It owns how a number is said and where it leads; the node counts.
+// How much there is and what is wrong: as numbers in a line above every view, and the first view with the capacity of
+// each group. It owns how a number is said and where it leads; the node counts.
 
-import { get, may, session } from "./api.js";
-import { Table, count, el, jobLink, link, named, names, refill, span, usage } from "./dom.js";
-import { jobsTable } from "./jobs.js";
+import { get, session } from "./api.js";
+import { Table, count, el, link, named, names, refill, span, usage } from "./dom.js";
+import { lastJobs } from "./jobs.js";
 import { causes } from "./outages.js";
-
-const DAY = "#/jobs?day=true&";
 
 // Numbers, each as its class, its words, and the address of those that are meant.
 function numbers({ nodes, links, jobs }) {
@@ -20,27 +18,24 @@ function numbers({ nodes, links, jobs }) {
       : ["ok", `${count(nodes.all, "node")} in reach`, "#/nodes"],
     ...(wrong.length > 0 ? wrong : [["ok", `${count(links.all, "link")} up`, "#/links"]]),
     ...(jobs ? [
-      [jobs.failed > 0 ? "bad" : "ok", `${count(jobs.failed, "job")} failed in 24 h`, `${DAY}state=failed&state=error`],
+      [jobs.failed > 0 ? "bad" : "ok", `${jobs.failed} of ${jobs.failed + jobs.successful} jobs failed in 24 h`,
+        "#/jobs?day=true&state=failed&state=error"],
+      ["ok", `${jobs.running} running`, "#/jobs?state=running"],
       [jobs.waiting > 0 ? "warn" : "ok", waits ? `${jobs.waiting} waiting, the longest for ${waits}` : "none waiting",
         "#/jobs?state=pending&state=waiting"]] : []),
   ];
 }
 
-// Asked once for whoever looks at the same moment: the line above every view, and the first view.
-let asked = null;
-const overview = () => (asked ??= get("overview").finally(() => { asked = null; }));
-
 // The line above every view.
 export async function showNumbers() {
-  const told = numbers(await overview());
+  const told = numbers(await get("overview"));
   refill(document.getElementById("numbers"),
     told.map(([kind, words, route]) => el("li", {}, el("a", { class: kind, href: route }, words))));
 }
 
 export function overviewView() {
-  const [sums, lost] = [el("div"), el("div", { role: "status" })];
-  const failed = jobsTable("Failed last");
-  const failures = el("section", { hidden: true, class: "whole" }, failed.element);
+  const lost = el("div", { role: "status" });
+  const failed = lastJobs("Failed last", "state=failed&state=error");
   const group = one => [link(`#/jobs?group=${encodeURIComponent(one.name)}`, named(one.name)),
     one.is_container_group && " (containers)"];
   const members = one =>
@@ -54,33 +49,16 @@ export function overviewView() {
     { head: "At most", wide: true, cell: most },
     { head: "Instances", wide: true, cell: members },
   ], one => one.name);
-  const capacity = el("section", { hidden: true }, groups.element);
-  const sum = (number, words, route, kind) =>
-    el("li", {}, el("a", { href: route, class: kind }, el("strong", {}, number), " ", words));
+  const work = el("div", { hidden: true }, failed.element, el("section", {}, groups.element));
 
   return {
     title: "Overview",
-    element: el("div", {}, sums, lost, failures, capacity),
+    element: el("div", {}, lost, work),
     hears: event => /^(link|node|instance|job)\./.test(event.event),
     async load() {
-      const [{ nodes, links, jobs }, told] = await Promise.all([overview(), get("outages")]);
-      refill(lost, causes(told));
-      const reached = nodes.all - nodes.out_of_reach;
-      refill(sums, el("ul", { class: "sums" },
-        sum(`${reached} of ${nodes.all}`, "nodes in reach", "#/mesh", reached < nodes.all && "bad"),
-        sum(links.all, "links", "#/links"),
-        jobs && [
-          sum(jobs.running, "running", "#/jobs?state=running"),
-          sum(jobs.waiting, "waiting", "#/jobs?state=pending&state=waiting", jobs.waiting > 0 && "warn"),
-          sum(jobs.successful, "successful in 24 h", `${DAY}state=successful`),
-          sum(jobs.failed, "failed in 24 h", `${DAY}state=failed&state=error`, jobs.failed > 0 && "bad")]),
-      jobs?.oldest && el("p", {}, "Job ", may("read") ? jobLink(jobs.oldest.id) : jobs.oldest.id, " waits longest."));
-      capacity.hidden = failures.hidden = !session.controller;
-      if (!session.controller) return;
-      const [all, last] = await Promise.all(
-        [get("groups"), get("jobs", { state: ["failed", "error"], limit: 5 })]);
-      groups.show(all.groups);
-      failed.show(last.jobs, "No job has failed.");
+      refill(lost, causes(await get("outages")));
+      work.hidden = !session.controller;
+      if (session.controller) groups.show((await Promise.all([get("groups"), failed.load()]))[0].groups);
     },
   };
 }

@@ -2,7 +2,7 @@
 // are many, and one walks, zooms and moves by mouse or keyboard. It asks nobody; what a node is comes in, and which one
 // was chosen goes out.
 
-import { count, el, fill, shown, svg } from "./dom.js";
+import { count, el, fill, keyed, shown, svg } from "./dom.js";
 import { LABEL, LEFT, LETTER, LINE, RIGHT, arrange, label, shortening } from "./labels.js";
 
 // From so many nodes on leaves fold into their hop; up to so many, names of leaves are level.
@@ -17,8 +17,6 @@ const [LARGEST, SMALLEST, READABLE] = [1.4, 0.02, 12];
 const STEP = 1.3;
 // Points of the screen that a click may move.
 const CLICK = 4;
-// Milliseconds for which a node that is gone is still shown.
-const REMEMBERED = 600_000;
 const SHAPES = {
   execution: "M0,-6A6,6 0 1,1 0,6A6,6 0 1,1 0,-6Z", control: "M-6,-6H6V6H-6Z", hop: "M0,-8L8,0L0,8L-8,0Z",
 };
@@ -33,7 +31,6 @@ export class Picture {
   #links = new Map();
   #told = [];
   #short = label;
-  #seen = new Map();
   #open = new Set();
   #found = null;
   #chosen = null;
@@ -65,13 +62,8 @@ export class Picture {
   }
 
   show(nodes, links) {
-    const now = Date.now();
-    for (const node of nodes) this.#seen.set(node.name, { node, at: now });
-    for (const [name, { at }] of this.#seen) if (now - at > REMEMBERED) this.#seen.delete(name);
-    const all = [...this.#seen.values()].map(({ node, at }) =>
-      at === now ? node : { ...node, kind: "lost", isWrong: true, about: "lost" });
-    this.#all = new Map(all.map(node => [node.name, { ...node, told: node.y, leaves: [] }]));
-    const hops = new Set(all.map(node => node.parent));
+    this.#all = new Map(nodes.map(node => [node.name, { ...node, told: node.y, leaves: [] }]));
+    const hops = new Set(nodes.map(node => node.parent));
     for (const node of this.#all.values()) {
       node.isLeaf = node.parent != null && !hops.has(node.name);
       if (node.isLeaf) this.#all.get(node.parent)?.leaves.push(node);
@@ -258,12 +250,6 @@ export class Picture {
     this.#draw();
   }
 
-  #move(x, y) {
-    const old = this.#view ?? this.#whole(this.element.getBoundingClientRect());
-    this.#view = { x: old.x + x * old.scale, y: old.y + y * old.scale, scale: old.scale };
-    this.#draw();
-  }
-
   #on(event) {
     const { type, clientX, clientY, deltaY } = event;
     if (type === "keydown") return this.#key(event);
@@ -280,7 +266,9 @@ export class Picture {
     // From now on the pointer is the picture's, and no node is clicked at the end.
     if (!this.#drag.isMoved) this.drawing.setPointerCapture(event.pointerId);
     this.#drag = { x: clientX, y: clientY, isMoved: true };
-    return this.#move(x, y);
+    const old = this.#view ?? this.#whole(this.element.getBoundingClientRect());
+    this.#view = { x: old.x + x * old.scale, y: old.y + y * old.scale, scale: old.scale };
+    return this.#draw();
   }
 
   // Dims all but the nodes whose name has the text, shows them if they are few, and returns their names.
@@ -334,15 +322,6 @@ export class Picture {
     const others = names.filter(other => (at(other).y - at(name).y) * down > 0);
     return others.reduce((a, b) => (cost(b) < cost(a) ? b : a), others[0] ?? name);
   }
-}
-
-// Elements for values by their keys; those that are there stay.
-function keyed(before, values, key, make, parent) {
-  const entry = value => Object.assign(before.get(key(value)) ?? { element: make() }, { value });
-  const after = new Map(values.map(value => [key(value), entry(value)]));
-  for (const [old, { element }] of before) if (!after.has(old)) element.remove();
-  for (const { element } of after.values()) if (element.parentNode !== parent) parent.append(element);
-  return after;
 }
 
 // Whether an element is to say something else than it says.

@@ -9,7 +9,7 @@ use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 
 use super::refusal::{ApiRefusal, Code};
-use crate::http::answer::{HttpAnswer, whole, with};
+use crate::http::answer::{HttpAnswer, TEXT, whole, with};
 
 struct File {
     name: &'static str,
@@ -18,7 +18,9 @@ struct File {
 
 macro_rules! files {
     ($($name:literal)*) => {
-        &[$(File { name: $name, text: include_str!(concat!("../page/", $name)) }),*]
+        &[$(File { name: $name, text: include_str!(concat!("../page/", $name)) },)*
+            // The page makes submissions too.
+            File { name: "no_terminal.py", text: include_str!("../../controller/pack/no_terminal.py") }]
     };
 }
 
@@ -26,7 +28,7 @@ macro_rules! files {
 const FIRST: &str = "index.html";
 
 const FILES: &[File] = files! {
-    "index.html" "style.css" "api.js" "app.js" "dom.js" "enrol.js" "folds.js" "follow.js" "job.js" "jobs.js" "labels.js" "launch.js" "mesh.js" "outages.js" "output.js" "overview.js" "runner.js" "tasks.js" "topology.js"
+    "index.html" "style.css" "api.js" "app.js" "dom.js" "enrol.js" "folds.js" "follow.js" "job.js" "jobs.js" "labels.js" "launch.js" "mesh.js" "outages.js" "output.js" "overview.js" "runner.js" "saved.js" "tasks.js" "topology.js"
 };
 
 impl File {
@@ -34,6 +36,7 @@ impl File {
         match self.name.rsplit_once('.') {
             Some((_, "css")) => "text/css; charset=utf-8",
             Some((_, "js")) => "text/javascript; charset=utf-8",
+            Some((_, "py")) => TEXT,
             Some(_) | None => "text/html; charset=utf-8",
         }
     }

@@ -49,9 +49,9 @@ def check(name, **options):
     return done.stdout
 
 
-def look(name, size=30, jobs=JOBS, hostile=False, **options):
+def look(name, size=30, jobs=JOBS, hostile=False, saved=60, **options):
     """The same with a node that stands in; returns its mesh."""
-    node = stand_in.Node(size, jobs, hostile=hostile)
+    node = stand_in.Node(size, jobs, hostile=hostile, saved=saved)
     remote = stand_in.Remote(node)
     try:
         check(name, url=node.url, remote=remote.url, nodes=size, job=RUNNING, **options)
@@ -117,6 +117,17 @@ def test_a_hundred_thousand_jobs_are_pages_of_fifty():
     look("many_jobs", jobs=100_000)
 
 
+@pytest.mark.parametrize("phone", [False, True])
+def test_a_saved_job_is_started_and_its_schedule_paused(phone):
+    start, = look("saved", phone=phone).starts
+    assert start == {"version": "v1.2", "target": "test", "region": "west", "batch": "3", "share": "0.5", "dry": "false", "fast": "false",
+                     "hosts": '{"a": [1]}', "notes": "one\ntwo", "empty": "", "password": "s3cr3t of start"}
+
+
+def test_twenty_thousand_saved_jobs_are_pages_of_twenty_five():
+    look("many_saved", saved=20_000)
+
+
 def test_a_long_output_is_bounded():
     look("long_output")
 
@@ -160,9 +171,7 @@ def test_a_launch_is_what_ansible_runner_transmits():
     assert files["inventory/hosts"] == ("0o100600", text + "\n") and files["env/extravars"] == ("0o100600", "colour: grün\n")
     assert files["env/vault_0"] == ("0o100600", "s3cr3t of vault")
     # A playbook that asks somebody gets an empty answer, as with meshctl.
-    source = (ROOT / "src" / "controller" / "pack" / "settings.rs").read_text()
-    plugin = re.search(r'STDIN_PLUGIN: &str = r#"(.*?)"#;', source, re.DOTALL)[1].split("\n", 1)[1]
-    assert files["env/callback/no_terminal.py"][1] == plugin
+    assert files["env/callback/no_terminal.py"][1] == stand_in.PLUGIN.read_text()
     assert json.loads(files["env/envvars"][1]) == {"ANSIBLE_CALLBACK_PLUGINS": "../env/callback"}
 
 
