@@ -195,6 +195,7 @@ export function onSend(form, send) {
       at.closest("form > *").before(wrong);
       fill(wrong, why);
       at.focus();
+      wrong.scrollIntoView({ block: "nearest" });
     } else for (const one of form.querySelectorAll("[type=password]")) one.value = "";
   });
 }

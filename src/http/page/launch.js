@@ -53,7 +53,6 @@ function submission({ inventory, variables, vault, ...words }, plugin) {
   const flags = [check && "--check", diff && "--diff", vault && "--vault-id=default@../env/vault_0"].filter(Boolean);
   const groups = group && { launch: [group] };
   const header = { controller: 1, name, groups, sync: { url, revision, credential } };
-  const cmdline = flags.join(" ") || undefined;
   const files = [
     ["inventory/hosts", inventory.endsWith("\n") ? inventory : `${inventory}\n`],
     ...(variables.trim() ? [["env/extravars", variables]] : []),
@@ -62,9 +61,9 @@ function submission({ inventory, variables, vault, ...words }, plugin) {
     [`env/callback/${PLUGIN}`, plugin],
   ];
   const packed = zip(files);
-  const ident = crypto.randomUUID();
+  const job = { ident: crypto.randomUUID(), ...kwargs, cmdline: flags.join(" ") || undefined };
   const line = value => `${JSON.stringify(value)}\n`;
-  const begin = [header, { kwargs: { ident, ...kwargs, cmdline } }, { zipfile: packed.length }].map(line).join("");
+  const begin = [header, { kwargs: job }, { zipfile: packed.length }].map(line).join("");
   return `${begin}${base64(packed)}${line({ eof: true })}`;
 }
 

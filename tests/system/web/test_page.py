@@ -228,15 +228,28 @@ SLOW = """
 """
 
 
+SAVED = """
+module: debug
+args: msg={{ word }}
+inventory: |
+  # its one host
+  here ansible_connection=local
+vars: {word: {pattern: "[a-z]+"}}
+schedule: {cron: "30 2 * * *", vars: {word: nightly}}
+"""
+
+
 def test_a_playbook_is_launched_followed_and_cancelled_on_a_real_node(mesh, tmp_path):
     repository = Repository(tmp_path / "site")
     repository.write("site.yml", GREETING.replace("across the mesh", "{{ word }} across the mesh"))
     repository.write("slow.yml", SLOW)
     repository.commit()
-    runs = tmp_path / "runs"
+    runs, jobs = tmp_path / "runs", tmp_path / "jobs.d"
     runs.mkdir()
+    jobs.mkdir()
+    (jobs / "greet.yml").write_text(SAVED)
     runner = lambda name: command_type(name, str(ANSIBLE_RUNNER), "worker", runtime=True)  # noqa: E731
-    settings = {"discovery": "enabled", "rundir": str(runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s", "requiretls": False}
+    settings = {"discovery": "enabled", "rundir": str(runs), "poll": "1s", "heartbeat": "200ms", "ownerlostafter": "10s", "requiretls": False, "jobs": str(jobs)}
     web, client = directive(tmp_path)
     control = mesh.node("control", listen=True, extra=[{"work-controller": settings | own_runner(runner("own"))}, web])
     mesh.node("e1", peers=["control"], work=[runner("ansible-runner")])
