@@ -58,7 +58,7 @@ const CONNECTIONS: usize = 128;
 /// The most streamed answers and job payloads of one client; all clients together may have twice as many.
 const STREAMS: usize = 32;
 /// The most bodies for hooks that come from one network, or wait for their turn.
-const DELIVERIES: usize = 8;
+const DELIVERIES: usize = 16;
 /// The longest body that is not a job's, and how long it may take.
 const BODY: usize = 16 << 10;
 const BODY_WITHIN: Duration = Duration::from_secs(10);

@@ -97,7 +97,7 @@ def test_who_proves_nothing_learns_nothing(hooks):
         ("token", JSON | {"Authorization": "Bearer t-admin"}), ("plain", JSON | {"Authorization": f"Bearer {SECRET}"}),
         ("nothing", signed(text, "d")), ("..", signed(text, "d")),
     ]
-    with ThreadPoolExecutor(len(wrong)) as pool:
+    with ThreadPoolExecutor(5) as pool:
         answers = list(pool.map(lambda one: client.post(f"/api/v1/hooks/{one[0]}", text, headers=one[1]), wrong))
     assert {(one.status, one.body) for one in answers} == {(401, answers[0].body)}, [(one.status, one.body) for one in answers]
     assert time.monotonic() - started > 1, "each waits as long"
