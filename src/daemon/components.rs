@@ -260,7 +260,8 @@ impl Components {
                     events: sink.what.is_empty() || sink.what.iter().any(|word| word == "events"),
                     audit: sink.what.is_empty() || sink.what.iter().any(|word| word == "audit"),
                 };
-                let sink = EventSink::open(self.context.clone(), options)?;
+                let context = self.context.clone();
+                let sink = tokio::task::spawn_blocking(|| EventSink::open(context, options)).await??;
                 Ok(self.run(|stop| sink.run(stop)))
             }
             Component::Web(web) => {
