@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::rules as own;
 use crate::controller::header::rules;
 use crate::duration;
-use crate::rpc::report::saved::{Missed, Overlap};
+use crate::rpc::report::saved::{MissedStarts, Overlap};
 
 /// The shortest rhythm, and the longest delay.
 const LEAST: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub(crate) struct Schedule {
     /// What happens while the job before has not ended.
     pub overlap: Overlap,
     /// What happens about starts that were missed.
-    pub missed: Missed,
+    pub missed: MissedStarts,
     /// Values of the job's variables.
     pub vars: Map<String, Value>,
     /// Nothing starts otherwise.
@@ -72,7 +72,7 @@ impl Default for Schedule {
             until: None,
             holidays: None,
             overlap: Overlap::default(),
-            missed: Missed::default(),
+            missed: MissedStarts::default(),
             vars: Map::new(),
             enabled: true,
         }
@@ -100,7 +100,7 @@ impl PartialEq for LoadedSchedule {
 /// The times of a schedule.
 #[derive(Debug, Clone)]
 pub(crate) struct Timetable {
-    rule: Rule,
+    rule: TickRule,
     zone: TimeZone,
     not_before: Timestamp,
     until: Timestamp,
@@ -108,7 +108,7 @@ pub(crate) struct Timetable {
 }
 
 #[derive(Debug, Clone)]
-enum Rule {
+enum TickRule {
     /// Each so many milliseconds, from a moment on.
     Every { step: i64, from: i64 },
     /// Times of the day: as if they were of UTC, to be found in the zone.
@@ -138,7 +138,7 @@ impl Schedule {
         let until = moment("until", &self.until)?;
         let rule = match (&self.cron, self.every) {
             (Some(text), None) => expression(text, &zone).map_err(|why| ("cron", why))?,
-            (None, Some(every)) if every >= LEAST => Rule::Every {
+            (None, Some(every)) if every >= LEAST => TickRule::Every {
                 step: i64::try_from(every.as_millis()).unwrap_or(i64::MAX),
                 from: not_before.unwrap_or(Timestamp::UNIX_EPOCH).as_millisecond(),
             },
@@ -177,13 +177,13 @@ impl Timetable {
     pub(crate) fn after(&self, moment: Timestamp) -> Option<Timestamp> {
         let from = moment.max(self.not_before.saturating_sub(SignedDuration::from_nanos(1)).ok()?);
         let next = match &self.rule {
-            Rule::Every { step, from: first } => {
+            TickRule::Every { step, from: first } => {
                 let passed = from.as_millisecond().checked_sub(*first)?.div_euclid(*step);
                 let next = passed.checked_add(1)?.checked_mul(*step)?.checked_add(*first)?;
                 Timestamp::from_millisecond(next).ok()
             }
-            Rule::Rhythm(cron) => cron.find_next(MakeTimestamp(from)).ok().map(|next| next.timestamp()),
-            Rule::Daily(cron) => self.daily(cron, from),
+            TickRule::Rhythm(cron) => cron.find_next(MakeTimestamp(from)).ok().map(|next| next.timestamp()),
+            TickRule::Daily(cron) => self.daily(cron, from),
         };
         next.filter(|next| *next <= self.until)
     }
@@ -232,7 +232,7 @@ impl Timetable {
     }
 }
 
-fn expression(text: &str, zone: &TimeZone) -> Result<Rule, String> {
+fn expression(text: &str, zone: &TimeZone) -> Result<TickRule, String> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     if fields.len() != FIELDS {
         return Err(
@@ -252,7 +252,7 @@ fn expression(text: &str, zone: &TimeZone) -> Result<Rule, String> {
     if cron.find_next(MakeTimestamp(Timestamp::UNIX_EPOCH)).is_err() {
         return Err("no day is such a day".to_owned());
     }
-    Ok(if is_rhythm { Rule::Rhythm(cron) } else { Rule::Daily(cron) })
+    Ok(if is_rhythm { TickRule::Rhythm(cron) } else { TickRule::Daily(cron) })
 }
 
 /// The dates of a file of holidays: one at the beginning of each line, and then what people want to say of it.

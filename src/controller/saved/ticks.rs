@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::schedule::LoadedSchedule;
-use crate::rpc::report::saved::{Missed, Overlap, SkippedTick, StartedTick};
+use crate::rpc::report::saved::{MissedStarts, Overlap, SkippedTick, StartedTick};
 
 /// How late a start may be and still counts as on time: a control node restarts, or another one takes over.
 const ON_TIME: SignedDuration = SignedDuration::from_mins(5);
@@ -32,7 +32,7 @@ pub(crate) struct ScheduleState {
     /// An operator has paused it.
     pub paused: bool,
     /// Who handles the next tick.
-    pub taken: Option<Taken>,
+    pub taken: Option<TakenTick>,
     /// The latest start.
     pub last: Option<StartedTick>,
     /// The latest tick without one.
@@ -41,7 +41,7 @@ pub(crate) struct ScheduleState {
 
 /// A tick that a node handles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Taken {
+pub(crate) struct TakenTick {
     tick: Timestamp,
     node: String,
     at: Timestamp,
@@ -55,7 +55,7 @@ pub(crate) enum Due {
     /// Write this, and look again.
     Write(ScheduleState),
     /// Write the first, start the job of this tick and end those jobs, and write the second.
-    Start { tick: Timestamp, taken: ScheduleState, done: ScheduleState, end: Vec<i64> },
+    Start { tick: Timestamp, taken: Box<ScheduleState>, done: Box<ScheduleState>, end: Vec<i64> },
 }
 
 /// A look at a schedule.
@@ -104,7 +104,7 @@ impl ScheduleLook<'_> {
             Due::Write(ScheduleState { cursor, skipped, taken: None, ..state.clone() })
         };
         let is_late = now.duration_since(moment) > ON_TIME;
-        if is_late && said.missed == Missed::Skip {
+        if is_late && said.missed == MissedStarts::Skip {
             // All that would have started before has been missed, too.
             let before = now - ON_TIME - timetable.longest_delay();
             return skip(tick.max(before), "no control node was at work".to_owned());
@@ -123,7 +123,7 @@ impl ScheduleLook<'_> {
             }
             (Overlap::Skip | Overlap::Queue | Overlap::Replace, _, _) => {}
         }
-        if let Some(Taken { tick: other, node, at }) = &state.taken
+        if let Some(TakenTick { tick: other, node, at }) = &state.taken
             && *other == tick
             && node != self.node
             && now.duration_since(*at) < TAKEN
@@ -133,12 +133,13 @@ impl ScheduleLook<'_> {
         let is_replaced = said.overlap == Overlap::Replace;
         let end = open.iter().filter(|_| is_replaced).map(|job| job.id).collect();
         let taken = ScheduleState {
-            taken: Some(Taken { tick, node: self.node.to_owned(), at: now }),
+            taken: Some(TakenTick { tick, node: self.node.to_owned(), at: now }),
             ..state.clone()
         };
         // One start makes up for all that were missed.
         let cursor = if is_late { now } else { tick };
-        Due::Start { tick, done: ScheduleState { cursor, taken: None, ..taken.clone() }, taken, end }
+        let done = Box::new(ScheduleState { cursor, taken: None, ..taken.clone() });
+        Due::Start { tick, done, taken: Box::new(taken), end }
     }
 }
 

@@ -143,7 +143,7 @@ impl Service {
                 }
                 Due::Start { tick, taken, done, end } => {
                     if self.write_schedule(name, version, &taken).await?
-                        && let Some(done) = self.start_scheduled(name, schedule, tick, done).await?
+                        && let Some(done) = self.start_scheduled(name, schedule, tick, *done).await?
                     {
                         self.end_replaced(name, &end).await;
                         let (version, _) = self.known_schedule(name).await?;

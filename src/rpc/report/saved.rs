@@ -47,7 +47,7 @@ names! {
 names! {
     /// What happens about starts that were missed.
     #[derive(Default)]
-    enum Missed {
+    enum MissedStarts {
         /// Nothing.
         #[default]
         Skip = "skip",
@@ -65,7 +65,7 @@ pub struct ScheduleReport {
     pub rule: String,
     pub zone: String,
     pub overlap: Lenient<Overlap>,
-    pub missed: Lenient<Missed>,
+    pub missed: Lenient<MissedStarts>,
     pub enabled: bool,
     pub paused: bool,
     /// The next starts, five at most.

@@ -155,7 +155,7 @@ fn skipped(due: Due) -> (String, Timestamp) {
 
 fn started(due: Due) -> (Timestamp, ScheduleState, Vec<i64>) {
     match due {
-        Due::Start { tick, done, end, .. } => (tick, done, end),
+        Due::Start { tick, done, end, .. } => (tick, *done, end),
         other => panic!("{other:?}"),
     }
 }
@@ -236,7 +236,7 @@ impl Day {
             Due::Nothing(_) => {}
             Due::Write(next) => drop(self.write(version, next)),
             Due::Start { tick, taken, done, .. } => {
-                if self.write(version, taken) && !self.fails() {
+                if self.write(version, *taken) && !self.fails() {
                     // What another node does meanwhile.
                     if self.rng.random_bool(0.1) {
                         self.now += SignedDuration::from_secs(self.rng.random_range(1..60));
@@ -245,7 +245,7 @@ impl Day {
                     *self.jobs.entry(tick).or_default() += 1;
                     if !self.fails() {
                         let version = self.document.as_ref().map_or(0, |(version, _)| *version);
-                        self.write(version, done);
+                        self.write(version, *done);
                     }
                 }
             }
