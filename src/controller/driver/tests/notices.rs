@@ -68,9 +68,10 @@ fn serve(site: &Site, name: &str, endpoint: &Arc<Endpoint>) -> (Notifier, JoinHa
     let notifier = Notifier::new(site.driver().clone(), endpoint.clone());
     let target = hook("http://h/".into(), true, None);
     let serving = notifier.clone().serve(name.to_owned(), target);
-    let task = site.run(async { tokio::spawn(serving) });
+    let mut task = None;
+    site.run(async { task = Some(tokio::spawn(serving)) });
     site.pass(seconds(5));
-    (notifier, task)
+    (notifier, task.unwrap())
 }
 
 /// A job that has ended at once.
