@@ -112,7 +112,10 @@ fn a_wrong_schedule_says_what_is_wrong() {
             "schedule.cron: it must have five fields: minute, hour, day of the month, month, day of the week",
         ),
         ("{cron: '0 3 30 2 *'}", "schedule.cron: no day is such a day"),
-        ("{cron: '0 25 * * *'}", "schedule.cron: it is not a cron expression: value must be in range 0..=23"),
+        (
+            "{cron: '0 25 * * *'}",
+            "schedule.cron: it is not a cron expression: value must be in range 0..=23; found 25",
+        ),
         (
             "{cron: '0 3 * * *', zone: Europe/Bonn}",
             "schedule.zone: this host knows no time zone Europe/Bonn: give a name as Europe/Berlin",
