@@ -183,9 +183,13 @@ impl Node {
     /// The same, with a file that nobody else may read.
     pub(super) fn put_secret(&self, name: &str, text: &str) {
         let path = self.files.join(name);
-        let _there = std::fs::create_dir(path.parent().expect("it is in a directory"));
+        let parent = path.parent().expect("it is in a directory");
+        let _there = std::fs::create_dir(parent);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        for flushed in [&path, parent, &self.files] {
+            std::fs::File::open(flushed).unwrap().sync_all().unwrap();
+        }
     }
 
     pub(super) fn socket(&self) -> PathBuf {

@@ -52,7 +52,10 @@ pub(super) async fn check(world: &World, skipped: &Skipped) -> Vec<String> {
         sleep(LOOK).await;
         seen = ticks(world).await.len();
     }
-    while operate(world, 0, json!({"op": "schedule.pause", "name": "tick"})).await.is_err() {
+    while let Err(why) = operate(world, 0, json!({"op": "schedule.pause", "name": "tick"})).await {
+        if Instant::now() > deadline {
+            return vec![format!("the schedule cannot be paused: {why}")];
+        }
         sleep(LOOK).await;
     }
     let ticks = ticks(world).await;
