@@ -30,7 +30,7 @@ ROUTES = {
     ("GET", "/api/v1/jobs/1"): "read", ("GET", "/api/v1/jobs/1/explain"): "read", ("GET", "/api/v1/jobs/1/output"): "read",
     ("GET", "/api/v1/jobs/1/events"): "read", ("GET", "/api/v1/doctor"): "read", ("GET", "/api/v1/events"): "read",
     ("GET", "/api/v1/saved"): "read", ("GET", "/api/v1/saved/nothing"): "read", ("POST", "/api/v1/saved/nothing/start"): "operate",
-    ("POST", "/api/v1/hooks/nothing"): "nothing",
+    ("POST", "/api/v1/hooks/nothing"): "nothing", ("GET", "/api/v1/jobs/export"): "read",
     ("GET", "/api/v1/schedules"): "read", ("POST", "/api/v1/schedules/nothing/pause"): "admin",
     ("POST", "/api/v1/schedules/nothing/resume"): "admin",
     ("POST", "/api/v1/session/end"): "read",
