@@ -28,6 +28,7 @@ use super::rotation::{RotationStep, TrustingNode};
 use super::shared::SharedStore;
 use super::trusted::{TrustedAuthorities, list_signers};
 use crate::os::acting::Acting;
+use crate::os::hex;
 use crate::os::regular_file::read_text;
 use crate::os::replace::replace;
 use crate::tls::crl::RevocationList;
@@ -247,7 +248,7 @@ impl Authority {
 
     /// The hash of the key that signs new certificates, in hexadecimal.
     pub(super) fn signer(&self) -> Result<String, JoinError> {
-        Ok(proof::hex(&proof::key_of_certificate(&self.certificate)?))
+        Ok(hex::print(&proof::key_of_certificate(&self.certificate)?))
     }
 
     pub(super) fn trusting(&self) -> Result<Vec<TrustingNode>, JoinError> {
@@ -335,7 +336,7 @@ impl Authority {
         lifetime: Duration,
         now: Timestamp,
     ) -> Result<String, JoinError> {
-        let key = proof::hex(&proof::key_of_request(request)?);
+        let key = hex::print(&proof::key_of_request(request)?);
         let known = |issued: &&Issued| {
             issued.key.as_ref() == Some(&key) && issued.revoked.is_none() && issued.not_after > now
         };

@@ -20,6 +20,7 @@ use super::record::{Issued, Record, check_name};
 use super::request::{CertificateAnswer, CertificateRequest, Granted, RequestProof, WantedCertificate};
 use super::shared::SharedStore;
 use super::trusted::{TrustedAuthorities, list_signers};
+use crate::os::hex;
 use crate::os::regular_file::read_text;
 use crate::tls::Facts;
 use crate::tls::crl::RevocationList;
@@ -379,7 +380,7 @@ impl Case<'_> {
             ));
         }
         let key = proof::key_of_request(request).map_err(|error| error.to_string())?;
-        Ok(proof::hex(&key))
+        Ok(hex::print(&key))
     }
 }
 

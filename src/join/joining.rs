@@ -20,6 +20,7 @@ use super::place::FileTree;
 use super::record::check_name;
 use super::request::{CertificateRequest, Granted, WantedCertificate};
 use crate::config::Config;
+use crate::os::hex;
 use crate::os::regular_file::read_text;
 use crate::os::replace::replace;
 use crate::tls::make::{self, KeyKind};
@@ -176,7 +177,7 @@ pub(crate) fn clock_note(granted: &Granted, now: Timestamp) -> Option<String> {
 }
 
 fn hash(token: &Token) -> String {
-    proof::hex(&proof::hash(token.to_string().as_bytes()))
+    hex::print(&proof::hash(token.to_string().as_bytes()))
 }
 
 #[cfg(test)]

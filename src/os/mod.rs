@@ -7,7 +7,7 @@
 //! `container` says whether this process runs in one, `boot` tells boots apart, `machine_clock` measures time, and
 //! `ending` kills processes. `coop` keeps tasks fair to each other, `places` keeps callers fair to each other,
 //! `answers` bounds the cost of large answers, `house` makes silent connections leave, `back_off` spaces repeated
-//! attempts, and `log_limiter` bounds the log lines that others can cause. `first_process` is process 1 of a
+//! attempts, and `log_limiter` bounds the log lines that others can cause. `hex` prints and reads digits. `first_process` is process 1 of a
 //! container that has no init, and `terminal` lists the characters that terminals obey.
 //!
 //! It uses the standard library and crates, but no other room: it knows nothing of the mesh.
@@ -23,6 +23,7 @@ pub(crate) mod coop;
 pub(crate) mod directories;
 pub(crate) mod ending;
 pub(crate) mod first_process;
+pub(crate) mod hex;
 pub(crate) mod house;
 pub(crate) mod log_limiter;
 pub(crate) mod machine_clock;

@@ -14,8 +14,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::proof::hex;
 use crate::os::directories::parent_of;
+use crate::os::hex;
 use crate::os::private_file::{self, PrivateFileError};
 use crate::os::replace;
 
@@ -271,7 +271,7 @@ fn is_name(name: &str) -> bool {
 }
 
 fn hash_of(token: &[u8]) -> String {
-    hex(digest(&SHA256, token).as_ref())
+    hex::print(digest(&SHA256, token).as_ref())
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::proof::{has_signed, hex, pem_blocks};
+use super::proof::{has_signed, pem_blocks};
+use crate::os::hex;
 
 /// A revocation list; or several with one number, one of each authority, while one takes the place of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl ListPart {
         let number = digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit));
         let revoked = parsed.iter_revoked_certificates().map(|one| {
             let at = Timestamp::from_second(one.revocation_date.timestamp()).unwrap_or_default();
-            (hex(one.raw_serial()), at)
+            (hex::print(one.raw_serial()), at)
         });
         let (signed, signature) = (parsed.tbs_cert_list.as_ref(), &parsed.signature_value.data);
         let signers = (0..authorities.len()).filter(|at| has_signed(authorities[*at], signed, signature));

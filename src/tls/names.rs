@@ -11,7 +11,7 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use x509_parser::der_parser::asn1_rs::{self, Any, TaggedExplicit, Utf8String};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509CertificationRequest, X509Version};
 
-use super::proof::hex;
+use crate::os::hex;
 
 /// The otherName type of node IDs: its value is a UTF8String.
 pub const NODE_ID_OID: [u64; 9] = [1, 3, 6, 1, 4, 1, 2312, 19, 1];
@@ -84,7 +84,7 @@ impl Facts {
         Ok(Self {
             names: Names::of_parsed(&parsed)?,
             issuer: display(parsed.issuer()),
-            serial: hex(parsed.raw_serial()),
+            serial: hex::print(parsed.raw_serial()),
             not_before: time(validity.not_before)?,
             not_after: time(validity.not_after)?,
             is_ca: parsed.is_ca(),

@@ -79,11 +79,6 @@ pub fn hash(bytes: &[u8]) -> [u8; HASH] {
     hash
 }
 
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A key pair (Ed25519) that is made of a secret. Whoever knows the public half cannot pose as one who knows the secret.
 pub struct SecretKey(Ed25519KeyPair);
 

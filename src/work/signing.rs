@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use self::keys::{KeyFile, PrivateKey, PublicKey};
 use self::replay::Seen;
+use crate::os::hex;
 use crate::rpc::request::{CHOSEN_ID, SUBMIT_KEYS};
 use crate::wire::NodeId;
 
@@ -191,7 +192,7 @@ impl Bound {
         Self {
             work_type: subject.work_type.map(str::to_owned),
             params: subject.params.map(|params| params_hash(params, subject.chosen_id)),
-            payload: subject.payload.as_ref().map(|hash| hex(hash)),
+            payload: subject.payload.as_ref().map(|hash| hex::print(hash)),
             unit: subject.unit.map(str::to_owned),
             verb: subject.verb.name().to_owned(),
             iat: now.as_millisecond(),
@@ -210,11 +211,7 @@ fn params_hash(params: &BTreeMap<String, String>, chosen_id: Option<&str>) -> St
         text.extend((part.len() as u64).to_be_bytes());
         text.extend(part.as_bytes());
     }
-    hex(digest(&SHA256, &text).as_ref())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::print(digest(&SHA256, &text).as_ref())
 }
 
 /// Makes signatures with the key in a file. The file is read again when it changes.
@@ -379,11 +376,5 @@ fn check_bound(bound: Option<&Bound>, subject: &Subject<'_>) -> Result<Option<Pa
 
 fn unhex(text: &str) -> Result<PayloadHash, SignatureError> {
     let wrong = || SignatureError::Malformed("the payload's hash is not a SHA-256".to_owned());
-    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
-    let digits = digits.ok_or_else(wrong)?;
-    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-    if digits.len() != 64 {
-        return Err(wrong());
-    }
-    bytes.try_into().map_err(|_| wrong())
+    hex::parse(text.as_bytes()).and_then(|bytes| bytes.try_into().ok()).ok_or_else(wrong)
 }

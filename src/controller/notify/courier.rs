@@ -22,7 +22,7 @@ use super::{JobNotice, NoticeWay, NotifyTarget, Webhook};
 use crate::confine::{self, Confinement};
 use crate::controller::core::readable;
 use crate::controller::options::SharedOptions;
-use crate::os::private_file;
+use crate::os::{hex, private_file};
 use crate::rpc::Duplex;
 use crate::work::jobs::Act;
 
@@ -118,8 +118,8 @@ impl Courier {
         if let Some(file) = &hook.secret_file {
             let secret = secret(file.clone()).await.map_err(|why| format!("secretfile: {why}"))?;
             let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &secret), &body);
-            let hex: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-            request = request.header("X-Meshd-Signature", format!("sha256={hex}"));
+            let tag = hex::print(tag.as_ref());
+            request = request.header("X-Meshd-Signature", format!("sha256={tag}"));
         }
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
         let stream = confine::reach(host, port, hook.is_tls(), hook.allow_local).await;

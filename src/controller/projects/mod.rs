@@ -24,6 +24,7 @@ pub use self::playbook::{SyncOrder, search_paths};
 use super::header::ProjectSync;
 use super::options::ControllerOptions;
 use crate::confine::Confinement;
+use crate::os::hex;
 use crate::work::run_dir;
 
 const TREES: &str = "trees";
@@ -114,7 +115,7 @@ impl ProjectCache {
     pub fn place(&self, sync: &ProjectSync) -> ProjectPlace {
         let credential = sync.credential.as_ref().map_or("", |name| name.as_str());
         let digest = digest(&SHA256, format!("{}\n{credential}", sync.url).as_bytes());
-        let hash: String = digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex::print(&digest.as_ref()[..16]);
         let suffix = match (sync.submodules, sync.requirements) {
             (true, true) => "",
             (true, false) => "-bare",

@@ -16,7 +16,7 @@ use super::SavedFault;
 use super::file::SavedJob;
 use super::schedule::{LoadedSchedule, Schedule, holidays};
 use crate::controller::credentials::is_file_name;
-use crate::os::regular_file;
+use crate::os::{hex, regular_file};
 use crate::yaml::YamlFault;
 
 /// The largest file.
@@ -86,6 +86,13 @@ pub(crate) struct SavedEntry {
     pub job: Option<Arc<LoadedJob>>,
     /// What is wrong with the file now.
     pub fault: Option<SavedFault>,
+}
+
+impl SavedEntry {
+    /// The schedule of the last good version, if it has one.
+    pub(crate) fn schedule(&self) -> Option<&LoadedSchedule> {
+        self.job.as_ref()?.schedule.as_deref()
+    }
 }
 
 /// The saved jobs of a node.
@@ -168,11 +175,7 @@ impl SavedJobs {
 
     /// All schedules, by name.
     pub(crate) fn schedules(&self) -> impl Iterator<Item = (&str, &LoadedSchedule)> {
-        let named = |(name, entry)| {
-            let (name, entry): (&String, &SavedEntry) = (name, entry);
-            Some((name.as_str(), entry.job.as_ref()?.schedule.as_deref()?))
-        };
-        self.entries.iter().filter_map(named)
+        self.entries.iter().filter_map(|(name, entry)| Some((name.as_str(), entry.schedule()?)))
     }
 
     /// How many there are, and how much is wrong.
@@ -233,7 +236,7 @@ fn fault(path: &Path, line: u64, what: impl Into<String>) -> SavedFault {
 /// The job in a text; the one before if that has not changed.
 fn loaded(path: &Path, text: &str, before: Option<&Arc<LoadedJob>>) -> Result<Arc<LoadedJob>, SavedFault> {
     let hash = digest::digest(&digest::SHA256, text.as_bytes());
-    let hash: String = hash.as_ref().iter().take(HASH).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::print(&hash.as_ref()[..HASH]);
     let reads_more = |job: &LoadedJob| job.schedule.as_ref().is_some_and(|one| one.said.holidays.is_some());
     if let Some(same) = before.filter(|before| *before.hash == *hash && !reads_more(before)) {
         return Ok(same.clone());

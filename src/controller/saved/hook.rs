@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::file::SavedJob;
 use super::rules as own;
-use crate::os::private_file;
+use crate::os::{hex, private_file};
 use crate::rpc::report::saved::HookKind;
 use crate::work::jobs::HookDelivery;
 
@@ -98,7 +98,7 @@ impl SavedHook {
     fn is_proven(&self, secret: &[u8], headers: &HeaderMap, body: &[u8]) -> Option<()> {
         let shown = match self.kind {
             HookKind::Github => {
-                let signature = unhex(only(headers, "x-hub-signature-256")?.strip_prefix(b"sha256=")?)?;
+                let signature = hex::parse(only(headers, "x-hub-signature-256")?.strip_prefix(b"sha256=")?)?;
                 return hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret), body, &signature).ok();
             }
             HookKind::Gitlab => only(headers, "x-gitlab-token")?,
@@ -120,7 +120,7 @@ impl SavedHook {
         };
         let id = names.iter().find_map(|name| only(headers, name))?;
         let is_plain = id.len() <= LONGEST_ID && id.iter().all(u8::is_ascii_graphic) && !id.is_empty();
-        let hashed = || digest(&SHA256, id).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hashed = || hex::print(digest(&SHA256, id).as_ref());
         Some(if is_plain { String::from_utf8_lossy(id).into_owned() } else { hashed() })
     }
 }
@@ -197,13 +197,6 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
     values.next().is_none().then_some(value.as_bytes())
-}
-
-fn unhex(text: &[u8]) -> Option<Vec<u8>> {
-    let digit = |letter: u8| char::from(letter).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let (pairs, rest) = text.as_chunks::<2>();
-    let bytes = pairs.iter().map(|[high, low]| Some((digit(*high)? << 4) | digit(*low)?));
-    if rest.is_empty() { bytes.collect() } else { None }
 }
 
 /// How often hooks start jobs: each has a burst, and then one start in a while. Has no more entries than there are hooks
