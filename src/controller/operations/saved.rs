@@ -5,6 +5,7 @@
 use std::io::Read as _;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -50,13 +51,10 @@ pub(in crate::controller) struct LaunchTerms {
 impl Service {
     pub(super) fn list_saved(&self, asked: SavedFilter) -> SavedPage {
         let saved = self.saved.now();
-        let limit = asked.limit.unwrap_or(PAGE).clamp(1, PAGE) as usize;
-        let is_after = |name: &&String| asked.after.as_ref().is_none_or(|after| *name > after);
-        let behind = saved.entries().iter().filter(|(name, _)| is_after(name));
-        let page = behind.clone().take(limit).map(|(name, entry)| summary(name, entry));
-        let (page, is_cut): (Vec<SavedSummary>, bool) = fitting(page, PAGE_BYTES);
-        let is_more = is_cut || behind.count() > limit;
-        let next = page.last().filter(|_| is_more).map(|last| last.name.clone());
+        let is_after =
+            |(name, _): &(&String, &SavedEntry)| asked.after.as_ref().is_none_or(|after| *name > after);
+        let summaries = saved.entries().iter().filter(is_after).map(|(name, entry)| summary(name, entry));
+        let (page, next) = page(summaries, asked.limit, |one| &one.name);
         let faults = saved.faults().iter().filter(|_| asked.after.is_none());
         SavedPage { saved: page, faults: faults.map(ToString::to_string).take(FAULTS).collect(), next }
     }
@@ -248,6 +246,20 @@ async fn read_piece(mut stream: PackedStream) -> std::io::Result<(PackedStream, 
         Ok((stream, piece))
     });
     read.await.map_err(std::io::Error::other)?
+}
+
+/// The first page of the rows, with the name of its last one if there are more.
+pub(super) fn page<T: Serialize>(
+    rows: impl Iterator<Item = T>,
+    limit: Option<u32>,
+    name: impl Fn(&T) -> &String,
+) -> (Vec<T>, Option<String>) {
+    let mut rows = rows.peekable();
+    let limit = limit.unwrap_or(PAGE).clamp(1, PAGE) as usize;
+    let (page, is_cut): (Vec<T>, bool) = fitting(rows.by_ref().take(limit), PAGE_BYTES);
+    let is_more = is_cut || rows.peek().is_some();
+    let next = page.last().filter(|_| is_more).map(|last| name(last).clone());
+    (page, next)
 }
 
 fn no_such(name: &str) -> OperationRefusal {

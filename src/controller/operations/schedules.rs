@@ -2,19 +2,15 @@
 
 use jiff::Timestamp;
 
+use super::saved::page;
 use super::{conflict, missing};
-use crate::controller::saved::{LoadedSchedule, ScheduleState, next_starts};
+use crate::controller::saved::{LoadedSchedule, SavedEntry, ScheduleState, next_starts};
 use crate::controller::service::Service;
 use crate::controller::store::Audit;
-use crate::os::answers::fitting;
 use crate::rpc::operation::{OperationRefusal, SavedFilter};
 use crate::rpc::report::Lenient;
 use crate::rpc::report::saved::{SchedulePage, ScheduleReport};
 
-/// Rows of a list unless the caller asks for another number, and the most of them.
-const PAGE: u32 = 1000;
-/// Bytes after which a page ends.
-const PAGE_BYTES: usize = 1 << 20;
 /// Starts of each schedule that are listed.
 const NEXT: usize = 5;
 /// Tries to write a pause while control nodes write how far the schedule is.
@@ -24,17 +20,13 @@ impl Service {
     pub(super) async fn list_schedules(&self, asked: SavedFilter) -> Result<SchedulePage, OperationRefusal> {
         let (known, now) = (self.known_schedules().await?, self.moment().await?);
         let saved = self.saved.now();
-        let limit = asked.limit.unwrap_or(PAGE).clamp(1, PAGE) as usize;
         let is_after = |(name, _): &(&str, &LoadedSchedule)| {
             asked.after.as_ref().is_none_or(|after| *name > after.as_str())
         };
-        let mut behind = saved.schedules().filter(is_after).peekable();
-        let page = behind.by_ref().take(limit).map(|(name, schedule)| {
+        let reports = saved.schedules().filter(is_after).map(|(name, schedule)| {
             report(name, schedule, known.get(name).and_then(|(_, state)| state.as_ref()), now)
         });
-        let (schedules, is_cut): (Vec<ScheduleReport>, bool) = fitting(page, PAGE_BYTES);
-        let is_more = is_cut || behind.peek().is_some();
-        let next = schedules.last().filter(|_| is_more).map(|last| last.name.clone());
+        let (schedules, next) = page(reports, asked.limit, |one| &one.name);
         Ok(SchedulePage { schedules, next })
     }
 
@@ -47,7 +39,7 @@ impl Service {
     ) -> Result<ScheduleReport, OperationRefusal> {
         let saved = self.saved.now();
         let no_such = || missing(format!("no saved job {name} of this control node has a schedule"));
-        let (_, schedule) = saved.schedules().find(|(one, _)| *one == name).ok_or_else(no_such)?;
+        let schedule = saved.entries().get(name).and_then(SavedEntry::schedule).ok_or_else(no_such)?;
         self.driver.store.record(audit).await?;
         for _ in 0..TRIES {
             let (version, known) = self.known_schedule(name).await?;

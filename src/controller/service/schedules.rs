@@ -13,7 +13,7 @@ use crate::controller::operations::LaunchTerms;
 use crate::controller::saved::{Due, LoadedSchedule, OpenJob, ScheduleLook, ScheduleState};
 use crate::controller::store::{Audit, Error, JobSelection, StoredDocument};
 use crate::rpc::operation::{GivenVars, OperationCode, OperationRefusal, SavedStart};
-use crate::rpc::report::saved::{Overlap, SkippedTick};
+use crate::rpc::report::saved::Overlap;
 use crate::work::{Caller, CallerName};
 
 /// The kind of the documents of schedules.
@@ -64,7 +64,8 @@ impl Service {
         let now = self.moment().await?;
         let mut pause = LONGEST_PAUSE;
         for (name, schedule) in schedules {
-            let next = self.look_at_schedule(name, schedule, known.remove(name).unwrap_or_default()).await?;
+            let known = known.remove(name).unwrap_or_default();
+            let next = self.look_at_schedule(name, schedule, known, now).await?;
             pause = next.map_or(pause, |next| {
                 pause.min(Duration::try_from(next.duration_since(now)).unwrap_or_default())
             });
@@ -83,11 +84,7 @@ impl Service {
         &self,
     ) -> Result<BTreeMap<String, KnownSchedule>, Error> {
         let documents = self.driver.store.documents(KIND.to_owned()).await?;
-        let read = |one: StoredDocument| {
-            // What cannot be read counts as unknown, and is written anew.
-            (one.name, (one.version, serde_json::from_str(&one.body).ok()))
-        };
-        Ok(documents.into_iter().map(read).collect())
+        Ok(documents.into_iter().map(|one| (one.name.clone(), read(&one))).collect())
     }
 
     /// Writes the state that follows a version. Returns whether nobody has written since.
@@ -104,21 +101,21 @@ impl Service {
 
     pub(in crate::controller) async fn known_schedule(&self, name: &str) -> Result<KnownSchedule, Error> {
         let document = self.driver.store.document(KIND.to_owned(), name.to_owned()).await?;
-        Ok(document.map_or((0, None), |one| (one.version, serde_json::from_str(&one.body).ok())))
+        Ok(document.as_ref().map(read).unwrap_or_default())
     }
 
-    /// Does what is due for a schedule, and returns when something will be.
+    /// Does what is due for a schedule now, and returns when something will be.
     async fn look_at_schedule(
         &self,
         name: &str,
         schedule: &LoadedSchedule,
         known: KnownSchedule,
+        mut now: Timestamp,
     ) -> Result<Option<Timestamp>, Error> {
         let (mut version, mut state) = known;
         let mut open = Vec::new();
         let mut is_asked = false;
         for _ in 0..MOST_STEPS {
-            let now = self.moment().await?;
             let look = ScheduleLook { name, schedule, node: self.driver.node.as_str(), now };
             match look.due(state.as_ref(), &open) {
                 Due::Nothing(next) => return Ok(next),
@@ -129,9 +126,8 @@ impl Service {
                     continue;
                 }
                 Due::Write(next) => {
-                    if let Some(skipped) =
-                        next.skipped.as_ref().filter(|_| next.skipped != skipped_in(&state))
-                    {
+                    let before = state.as_ref().and_then(|state| state.skipped.as_ref());
+                    if let Some(skipped) = next.skipped.as_ref().filter(|skipped| before != Some(*skipped)) {
                         tracing::info!(
                             saved = name,
                             tick = skipped.tick,
@@ -154,6 +150,7 @@ impl Service {
                 }
             }
             (version, state) = self.known_schedule(name).await?;
+            now = self.moment().await?;
             is_asked = false;
         }
         Ok(None)
@@ -220,6 +217,7 @@ impl Service {
     }
 }
 
-fn skipped_in(state: &Option<ScheduleState>) -> Option<SkippedTick> {
-    state.as_ref().and_then(|state| state.skipped.clone())
+/// The state in a document. What cannot be read counts as unknown, and is written anew.
+fn read(document: &StoredDocument) -> KnownSchedule {
+    (document.version, serde_json::from_str(&document.body).ok())
 }
