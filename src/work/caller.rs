@@ -138,7 +138,7 @@ impl Caller {
 }
 
 /// Who submitted a unit, as its status file keeps it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Submitter {
     /// A trusted client of this node's Unix socket or TCP port. All of them are one caller.
     Operator,

@@ -11,6 +11,7 @@
 //!   `remote`: units on other nodes, about which `far` asks.
 //! - [`limits`]: what bounds the units of a type. `cgroup`: the kernel's part of that. [`signing`]: signatures of
 //!   requests between nodes.
+//! - `pieces`: parts of payloads that are kept, so that they need not be sent again.
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
 //! - `figures`: what is counted of units.
 //! - [`jobs`]: units that are jobs of a controller: what it does for them.
@@ -28,6 +29,7 @@ pub mod follow;
 pub mod jobs;
 pub mod limits;
 mod local;
+pub(crate) mod pieces;
 mod pods;
 mod registry;
 mod remote;
