@@ -127,6 +127,8 @@ grammar! {
     struct Port => u16 = Int number(0..=u16::MAX, "a port is 0 to 65535");
     /// A number of bytes.
     struct Bytes => u64 = Int number(0.., "a number of bytes is 0 or more");
+    /// A number of bytes, with a unit where that is shorter.
+    struct Size => u64 = Text parsed(size);
     /// The mode of a file, as in `0o600`.
     struct Mode => u32 = Int number(0..=0o777, "a file mode is 0 to 0777, such as 0600");
     /// A node or service to connect to.
@@ -172,6 +174,17 @@ grammar! {
 pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
     // The library's message would repeat the value.
     crate::duration::parse(text).map_err(|_| "write for example 1.5h, 30m or 30m10s")
+}
+
+fn size(text: &str) -> Result<u64, &'static str> {
+    const UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    let unit = UNITS.into_iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+    let (number, bytes) = unit.unwrap_or((text, 1));
+    let is_decimal = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number = number.parse::<u64>().ok().filter(|_| is_decimal);
+    number
+        .and_then(|number| number.checked_mul(bytes))
+        .ok_or("a size is 0, a number of bytes, or for example 500MiB or 2GiB")
 }
 
 fn own_service(text: &str) -> Result<ServiceName, String> {

@@ -36,6 +36,8 @@ pub struct ReloadPlan {
     pub quota: Option<Quota>,
     /// The new reserve of the disk; `Some(None)` for the default.
     pub disk_reserve: Option<Option<u64>>,
+    /// The new size of what is kept of payloads; `Some(None)` for the default.
+    pub payload_cache: Option<Option<u64>>,
     /// The new size of all stream buffers; `Some(None)` for the default.
     pub stream_buffers: Option<Option<u64>>,
     /// True if the work types differ.
@@ -105,6 +107,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         forget_after,
         quota,
         disk_reserve: _,
+        payload_cache,
         stream_buffers,
         kube_support_reconnect: _,
         kube_qps: _,
@@ -121,6 +124,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<ReloadPlan, NotReloadable> {
         forget_after: changed(&old.node.forget_after, forget_after),
         quota: changed(&old.node.quota, quota),
         disk_reserve: changed(&old.disk_reserve(), &new.disk_reserve()),
+        payload_cache: changed(&old.node.payload_cache, payload_cache),
         stream_buffers: changed(&old.node.stream_buffers, stream_buffers),
         work_types: !same(&old.work_commands, &new.work_commands)
             || !same(&old.work_kubernetes, &new.work_kubernetes)

@@ -278,6 +278,7 @@ async fn open_work(config: &Config, streams: &Streams, tls: &Profiles) -> Result
     options.signer = wiring::signer(config).map_err(NodeFailure::start("work-signing"))?;
     options.verifier = wiring::verifier(config).map_err(NodeFailure::start("work-verification"))?;
     options.kubernetes = config.node.kubernetes();
+    options.payload_cache = config.node.payload_cache;
     options.is_child = config.controller.is_some().then_some(service::is_child as fn(&work::UnitId) -> bool);
     let dialer = Arc::new(wiring::MeshDialer::new(streams.clone(), tls.clone()));
     let work = Registry::open(options, dialer).await.map_err(NodeFailure::start(what()))?;

@@ -172,6 +172,9 @@ impl Reloader {
         if let Some(bytes) = plan.disk_reserve {
             context.work.set_disk_reserve(bytes);
         }
+        if let Some(bytes) = plan.payload_cache {
+            context.work.set_payload_cache(bytes).await;
+        }
         if let Some(bytes) = plan.stream_buffers {
             context.streams.set_buffers(bytes.unwrap_or_else(stream::default_buffers));
         }

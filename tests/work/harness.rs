@@ -68,6 +68,7 @@ pub(crate) fn options(data_dir: PathBuf, name: &str) -> Options {
         verifier: None,
         kubernetes: BTreeMap::new(),
         is_child: None,
+        payload_cache: None,
     }
 }
 

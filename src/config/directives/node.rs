@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::super::declare::{DirectiveReader, directive, settings};
 use super::super::firewall::FirewallRules;
-use super::super::parameters::{self, Bytes, choice, grammar, number, parsed};
+use super::super::parameters::{self, Bytes, Size, choice, grammar, number, parsed};
 use super::super::value::Located;
 use crate::duration;
 use crate::telemetry::{LogFormat, LogLevel};
@@ -49,6 +49,12 @@ directive! {
         /// bytes of the disk that stay free
         /// If not given it is a twentieth of the disk under `datadir`, at most 1073741824.
         disk_reserve "diskreserve": Option<Bytes>,
+        /// bytes of payloads that are kept for the next ones
+        ///
+        /// Pieces of long payloads that nodes have sent stay on this node, apart by sender, so that a node need not send them
+        /// again. Written as bytes or as in `2GiB`; 0 keeps nothing. If not given it is a tenth of what is free on the disk
+        /// under `datadir` when the node starts, at most 4 GiB.
+        payload_cache "payloadcache": Option<Size>,
         /// bytes for buffers of streams; an eighth of the memory
         stream_buffers "streambuffers": Option<StreamBuffers>,
         /// Kubernetes: no effect, logs are always resumed
@@ -190,6 +196,7 @@ impl Node {
             forget_after: DEFAULT_FORGET_AFTER,
             quota: Quota::default(),
             disk_reserve: None,
+            payload_cache: None,
             stream_buffers: None,
             kube_support_reconnect: None,
             kube_qps: None,

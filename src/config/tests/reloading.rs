@@ -125,6 +125,17 @@ fn rules_levels_and_work_types_change() {
     let forget = planned("id: a", "id: a, forgetafter: 2m").forget_after;
     assert_eq!(forget, Some(std::time::Duration::from_secs(120)));
     assert_eq!(planned("id: a", "id: a, diskreserve: 0").disk_reserve, Some(Some(0)));
+    for (text, bytes) in [
+        ("0", 0),
+        ("4096", 4096),
+        ("3KiB", 3 << 10),
+        ("500MiB", 500 << 20),
+        ("2GiB", 2 << 30),
+        ("1TiB", 1 << 40),
+    ] {
+        let cache = planned("id: a", &format!("id: a, payloadcache: {text}")).payload_cache;
+        assert_eq!(cache, Some(Some(bytes)), "{text}");
+    }
     assert_eq!(planned("id: a", "id: a, streambuffers: 33554432").stream_buffers, Some(Some(32 << 20)));
 }
 

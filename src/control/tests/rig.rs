@@ -103,6 +103,7 @@ pub(super) async fn reloading(result: Result<(), ReloadError>) -> Context {
         verifier: None,
         kubernetes: Default::default(),
         is_child: None,
+        payload_cache: None,
     };
     let work = Registry::open(options, Arc::new(Alone(id))).await.expect("a work engine");
     let streams = Streams::new(node.clone());

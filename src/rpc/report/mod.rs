@@ -4,6 +4,7 @@
 //! Nodes of other releases and of receptor leave keys out, write null for empty, or add keys that are unknown here. So
 //! every key has a default, unknown keys are skipped, and [`read`] treats null as absent.
 
+pub mod cache;
 pub mod controller;
 pub mod doctor;
 pub mod enrolment;

@@ -4,6 +4,7 @@
 mod adopt;
 mod allocate;
 mod attempts;
+mod cache;
 mod clusters;
 mod disclaim;
 mod doctor;
@@ -33,6 +34,7 @@ use self::reserve::Reserve;
 use super::executor::Executor;
 use super::jobs::JobsSlot;
 use super::local::{self, Local};
+use super::pieces::PieceStore;
 use super::pods::Pods;
 use super::remote::{Gate, Remotes};
 use super::results::ResultStream;
@@ -70,6 +72,8 @@ pub struct Options {
     /// Which units are children of jobs. Nothing is started, cancelled or released for them on other nodes before
     /// [`Registry::let_children_act`].
     pub is_child: Option<fn(&UnitId) -> bool>,
+    /// Bytes that may be kept of payloads; `None` for a part of the disk.
+    pub payload_cache: Option<u64>,
 }
 
 impl Options {
@@ -89,6 +93,7 @@ impl Options {
             verifier: None,
             kubernetes: BTreeMap::new(),
             is_child: None,
+            payload_cache: None,
         })
     }
 }
@@ -99,6 +104,8 @@ pub struct Registry {
     pub(super) units: Arc<Units>,
     executor: Arc<Executor>,
     reserve: Arc<Reserve>,
+    /// What is kept of payloads, so that it need not be sent again.
+    pub(super) pieces: Arc<PieceStore>,
     /// Checks the signatures of requests from other nodes.
     verifier: Arc<ArcSwapOption<Verifier>>,
 }
@@ -119,7 +126,7 @@ impl Registry {
     /// [`OpenError`] when the directory cannot be trusted or used, or no process can be started.
     pub async fn open(options: Options, dialer: Arc<dyn Dialer>) -> Result<Self, OpenError> {
         let Options { data_dir, node_id, work_types, runner_exe, cancel_grace, .. } = options;
-        let Options { signer, verifier, kubernetes, is_child, .. } = options;
+        let Options { signer, verifier, kubernetes, is_child, payload_cache, .. } = options;
         let store = UnitStore::open(&data_dir, &node_id)?;
         let units = Arc::new(Units::open(store, node_id)?);
         let local = Local::new(units.clone(), work_types, runner_exe, cancel_grace, is_child)?;
@@ -128,8 +135,9 @@ impl Registry {
         let jobs = JobsSlot::default();
         let pods = Pods::open(units.clone(), local.clone(), kubernetes, gate, jobs.clone()).await;
         let executor = Arc::new(Executor { units: units.clone(), local, remotes, pods, jobs });
-        let reserve = Reserve::new(&units, &executor);
-        let this = Self { units, executor, reserve, verifier: Arc::new(verifier.into()) };
+        let pieces = PieceStore::open(units.store().root().to_owned(), payload_cache);
+        let reserve = Reserve::new(&units, &executor, &pieces);
+        let this = Self { units, executor, reserve, pieces, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
         this.executor.local.discard_old_run_dirs().await;
         this.start_retention();

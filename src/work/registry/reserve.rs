@@ -1,5 +1,6 @@
-//! Keeps the node's reserve of its disk: looks at the disk and at what units print, refuses submissions if too little
-//! is left, and stops the units that [`DiskWatch`] names. [`DiskWatch`] alone decides which units that are, and when.
+//! Keeps the node's reserve of its disk: looks at the disk and at what units print. If too little is left, it removes
+//! pieces of payloads, refuses submissions, and stops the units that [`DiskWatch`] names. [`DiskWatch`] alone decides
+//! which units that are, and when.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use rustix::fs::statvfs;
 use super::Registry;
 use crate::work::WorkError;
 use crate::work::executor::Executor;
+use crate::work::pieces::PieceStore;
 use crate::work::reserve::{DiskWatch, Space};
 use crate::work::status::UnitKind;
 use crate::work::unit::{State, UnitId};
@@ -23,6 +25,7 @@ const ROOM_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Reserve {
     units: Arc<Units>,
     executor: Arc<Executor>,
+    pieces: Arc<PieceStore>,
     /// The configured reserve. A plain lock, only for reading and replacing, like the next one.
     set: Mutex<Option<u64>>,
     was_scarce: Mutex<bool>,
@@ -30,9 +33,9 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// Nothing is known of the disk yet.
-    pub(super) fn new(units: &Arc<Units>, executor: &Arc<Executor>) -> Arc<Self> {
-        let (units, executor) = (units.clone(), executor.clone());
-        Arc::new(Self { units, executor, set: Mutex::default(), was_scarce: Mutex::default() })
+    pub(super) fn new(units: &Arc<Units>, executor: &Arc<Executor>, pieces: &Arc<PieceStore>) -> Arc<Self> {
+        let (units, executor, pieces) = (units.clone(), executor.clone(), pieces.clone());
+        Arc::new(Self { units, executor, pieces, set: Mutex::default(), was_scarce: Mutex::default() })
     }
 
     fn set(&self) -> Option<u64> {
@@ -48,6 +51,7 @@ impl Reserve {
             size: found.f_blocks.saturating_mul(found.f_frsize),
         })?;
         let is_scarce = space.is_scarce(self.set());
+        self.pieces.set_scarce(is_scarce);
         match (std::mem::replace(&mut *self.was_scarce.lock(), is_scarce), is_scarce) {
             (false, true) => tracing::warn!(
                 path = %self.units.store().root().display(),
@@ -112,6 +116,10 @@ async fn keep(reserve: std::sync::Weak<Reserve>) {
         let Some(space) = reserve.look().await else { continue };
         let set = reserve.set();
         pause = space.pause(set);
+        if space.is_scarce(set) {
+            let pieces = reserve.pieces.clone();
+            reserve.units.store().blocking(move || pieces.give_way()).await;
+        }
         let Some(stop) = watch.handle_look(Instant::now(), space, set, reserve.printed().await) else {
             continue;
         };
