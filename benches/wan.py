@@ -4,16 +4,17 @@ for --ms each way, lost with --loss, sent at --rate through --buffer ms of queue
 
     benches/wan.py --bin meshd=target/dist/meshd [--bin go=OTHER] --ms 50 --mb 100 [--backend tcp|udp|quic|ws]
                    [--loss 0.005] [--rate MBIT --buffer MS] [--tcp cubic|bbr] [--hop] [--rounds 3] [--json]
-                   [--only echo,many,thousand,bare,out,in,ping,status,fair,outage,long] [--minutes 10]
+                   [--only echo,many,thousand,bare,out,in,project,ping,status,fair,outage,long] [--minutes 10]
 
 Figures of each program: first echo, median echo, 50 at once; `thousand`: ten clients with 100 echoes each, the time of
 one; output and payload of --mb MB (MB/s); with `bare` what a plain TCP connection reaches over the same link, in turn with
-them; `ping`: mesh ping alone and beside bulk (median and
+them; `project`: an ansible-runner stream of about --mb MB and then the same with one file changed and other times of files: seconds of an
+echo and of each, and the bytes that left the control node for each; `ping`: mesh ping alone and beside bulk (median and
 p99); `status`: the slowest of `work status` and `work cancel` of remote units beside bulk; `fair`: the share of a plain TCP stream that runs beside the program's bulk; `outage`: 5 s without any packet in the
 middle of a job's output, and how long after it bytes come again; `long`: such an outage every 30 s for --minutes, one
 job's output after the other. What the link lost and dropped is printed at the end.
 """
-import argparse, atexit, hashlib, json, os, random, re, statistics, sys, threading, time
+import argparse, atexit, base64, hashlib, io, json, os, random, re, statistics, sys, threading, time, zipfile
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 from nodes import *
 
@@ -52,6 +53,22 @@ class Link:
             self.p = None
             for n in (self.a, self.b):
                 subprocess.run(["ip", "netns", "del", n], capture_output=True)
+
+
+def stream(mb, job):
+    """What ansible-runner would write of a project of so many MB, for a job: one file and all times are the job's own."""
+    z, r = io.BytesIO(), random.Random(1)
+    with zipfile.ZipFile(z, "w", zipfile.ZIP_STORED) as archive:
+        for n in range(mb * 4):
+            body = r.randbytes(250_000)
+            archive.writestr(zipfile.ZipInfo(f"project/roles/r{n}/files/data", (2026, 11, 30, 12, job, 0)), body if n else random.Random(job).randbytes(250_000))
+    z = z.getvalue()
+    return b'{"kwargs": {"n": %d}}\n{"zipfile": %d}\n' % (job, len(z)) + base64.b64encode(z) + b'{"eof": true}\n'
+
+
+def kept(dir):
+    """Bytes of pieces that are kept below this directory."""
+    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(dir) if "/.pieces/" in at for name in names)
 
 
 SINK = "import socket\ns=socket.create_server(('{a}',9999))\nc,_=s.accept()\nn=0\nwhile b:=c.recv(1<<18): n+=len(b)\nc.sendall(b'.')\n"
@@ -145,6 +162,22 @@ def main():
                 f["out_mbs"] = round(med(out), 2)
             if "in" in only:
                 f["in_mbs"] = round(med(inn), 2)
+            if "project" in only:
+                def left():
+                    stats = subprocess.run([*link.inside(link.a), "cat", "/sys/class/net/wan0/statistics/tx_bytes"], check=True, capture_output=True, text=True)
+                    return int(stats.stdout)
+
+                def job(number):
+                    d = stream(a.mb, number); before = left()
+                    t = time.time(); r = results(s, submit(s, "exec", "sum", d), timeout=1200); t = time.time() - t
+                    f["exact"] = f.get("exact", True) and r.split()[0].decode() == hashlib.sha256(d).hexdigest()
+                    return {"seconds": round(t, 2), "mb": round(len(d) / 1e6, 1), "sent_mb": round((left() - before) / 1e6, 2)}
+                t = time.time(); results(s, submit(s, "exec", "echo")); f["project_none_s"] = round(time.time() - t, 2)
+                f["project_first"] = job(1)
+                end = time.time() + 60
+                while kept(m.dir) < a.mb * 990_000 and time.time() < end:
+                    time.sleep(0.2)
+                f["project_second"], f["project_third"] = job(2), job(3)
             if "ping" in only:
                 f["ping_idle_ms"] = pings(3)
                 th = threading.Thread(target=out); th.start(); time.sleep(1); f["ping_bulk_ms"] = pings(5); th.join()

@@ -37,6 +37,7 @@ fn needs_trust(context: &Context, request: &Request) -> Option<&'static str> {
         Request::Connect { node, .. } => leads_away(node).then_some("connect to another node"),
         Request::Reload => Some("reload"),
         Request::NodeForget { .. } => Some("node forget"),
+        Request::NodeCache { clear } => clear.then_some("node cache clear"),
         Request::LinkTest(_) => Some("link test"),
         Request::LogLevel { .. } => Some("loglevel"),
         Request::Doctor(DoctorRequest { node: Some(node), .. }) => {

@@ -187,6 +187,7 @@ async fn execute(
         },
         Request::Reload => Ok(reload::answer(context).await),
         Request::NodeForget { node } => node::forget(context, &node).await,
+        Request::NodeCache { clear } => Ok(node::cache(context, clear).await),
         Request::LinkTest(test) => {
             let answer = tokio::select! {
                 answer = link::test(context, &test) => answer,

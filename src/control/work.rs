@@ -14,10 +14,13 @@ use super::channel::Channel;
 use super::peer::ClientPeer;
 use super::stop::{AfterCommand, Stop};
 use super::{Context, RequestRefusal};
-use crate::rpc::follow::ANSWER;
+use crate::rpc::follow::{ANSWER, KEEPS_PIECES};
 use crate::rpc::request::{AdoptRequest, Follow, SubmitRequest, WorkRequest};
 use crate::work::follow::Frames;
-use crate::work::{Caller, Leftovers, Listing, Outcome, ResultStream, Started, UnitSubmission, WorkError};
+use crate::work::pieces::{Assembly, AssemblyError, PieceFrame};
+use crate::work::{
+    Assembled, Caller, Leftovers, Listing, Outcome, ResultStream, Started, UnitSubmission, WorkError,
+};
 
 /// Payload bytes handed on at a time.
 const CHUNK: usize = 64 * 1024;
@@ -174,17 +177,26 @@ async fn begin(
     peer: &ClientPeer,
     mut request: SubmitRequest,
 ) -> Result<(String, Frames), Broken> {
-    let (payload_length, tokens) = (request.payload_length, request.signature.take());
+    let (payload_length, in_pieces) = (request.payload_length, request.in_pieces);
+    let tokens = request.signature.take();
     let mut tokens = tokens.iter().flat_map(|both| both.split(' ')).map(str::to_owned);
     let (submitter, follower) = (peer.caller(tokens.next()), peer.caller(tokens.next()));
     let mut submission = context.work.submit(request, submitter).await?;
     let id = submission.id().to_string();
     let ready = async {
         let frames = Frames::open(&context.work, &id, 0, &follower).await?;
-        payload(channel, &mut submission, payload_length).await.map(|()| frames)
+        match in_pieces {
+            true => pieces(channel, &mut submission).await?,
+            false => payload(channel, &mut submission, payload_length).await?,
+        }
+        Ok::<_, Broken>(frames)
     };
     match ready.await {
-        Ok(frames) => Ok(submission.finish_or_discard().await.map(|_| (id, frames))?),
+        Ok(frames) => {
+            submission.finish_or_discard().await?;
+            let keeps = if context.work.keep_pieces(&id).await { KEEPS_PIECES } else { "" };
+            Ok((format!("{id}{keeps}"), frames))
+        }
         Err(broken) => {
             submission.discard(broken.to_string()).await;
             Err(broken)
@@ -289,6 +301,27 @@ async fn payload(
         Some(_) | None if !channel.still_listens() => Err(broken(received)(io::ErrorKind::BrokenPipe.into())),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Hands a payload on that comes in pieces.
+async fn pieces(channel: &mut Channel, submission: &mut UnitSubmission) -> Result<(), Broken> {
+    let mut assembly = Assembly::default();
+    loop {
+        let lost = |received| move |error| Broken::Client { error, received };
+        let frame = match PieceFrame::read(channel).await {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(Broken::Unit(AssemblyError::Invalid.into()));
+            }
+            read => read.map_err(lost(assembly.length()))?,
+        };
+        match submission.assemble(&mut assembly, frame).await.map_err(Broken::Unit)? {
+            Assembled::Answer(line) => channel.send(line).await.map_err(lost(assembly.length()))?,
+            Assembled::More => {}
+            Assembled::Whole => break,
+        }
+    }
+    // The payload's sender ends it once it is durable there.
+    payload(channel, submission, Some(0)).await
 }
 
 async fn abort(submission: UnitSubmission, unit: &str, cause: &(impl Display + Sync)) {

@@ -16,8 +16,8 @@ use crate::rpc::request::{AdoptRequest, SubmitRequest};
 use crate::work::jobs::{Act, JobUnit};
 use crate::work::run_dir::FALLBACK;
 use crate::work::{
-    AttemptPayload, Caller, ChildUnit, ChildWatch, FarOutput, Leftovers, Outcome, Registry, ResultStream,
-    WorkError,
+    AttemptPayload, Caller, ChildStatus, ChildUnit, ChildWatch, FarOutput, Leftovers, Outcome, Registry,
+    ResultStream, WorkError,
 };
 
 /// Bytes of a payload that are written to a unit at a time.
@@ -118,7 +118,14 @@ impl Children for RegistryChildren {
     }
 
     fn detail(&self, unit: &str) -> Option<String> {
-        self.0.watch_child(unit).ok().map(|mut watch| watch.now().detail)
+        let ChildStatus { detail, carried, .. } = self.0.watch_child(unit).ok()?.now();
+        let mebi = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        Some(match carried {
+            None => detail,
+            Some((sent, saved)) => {
+                format!("{detail}; payload: {:.1} MiB sent, {:.1} MiB saved", mebi(sent), mebi(saved))
+            }
+        })
     }
 
     fn unanswering(&self, limit: Duration) -> BTreeSet<InstanceName> {

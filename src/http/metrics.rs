@@ -248,6 +248,14 @@ fn work(page: &mut Exposition, figures: &WorkFigures) {
         page.gauge("meshd_work_disk_reserve_bytes", "Bytes of that disk that have to stay free.")
             .put(&[], reserve);
     }
+    let (pieces, bytes) = figures.pieces;
+    page.gauge("meshd_work_cache_pieces", "Pieces of payloads that are kept for the next ones.")
+        .put(&[], pieces as u64);
+    page.gauge("meshd_work_cache_bytes", "Bytes of the disk that they take.").put(&[], bytes);
+    let (sent, saved) = figures.carried;
+    page.counter("meshd_work_payload_bytes_total", "Bytes of payloads to nodes that keep pieces of them.")
+        .put(&[("how", "sent")], sent)
+        .put(&[("how", "saved")], saved);
     let mut family =
         page.counter("meshd_kubernetes_requests_total", "Requests to Kubernetes, by what was answered.");
     for (verb, code, count) in &figures.kubernetes {

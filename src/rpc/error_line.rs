@@ -25,6 +25,8 @@ pub enum ErrorCode {
     UnitIdInUse,
     /// The node has promised not to run a unit of that ID.
     UnitDisclaimed,
+    /// The payload could not be put together from pieces; sent as it is, it is taken.
+    OtherPieces,
     /// The unit was submitted again over another connection, and that submission counts.
     SubmittedAgain,
     /// The signature is not accepted now, but a signature made a little later is.
@@ -75,6 +77,7 @@ impl ErrorCode {
             _ if begins("work unit ") && ends("it was submitted again before its payload was complete") => {
                 Self::SubmittedAgain
             }
+            _ if begins("cannot put the payload together: ") => Self::OtherPieces,
             "work type did not expect a signature" => Self::Signature,
             _ if text.contains(" over this connection is not allowed") => Self::NotAllowed,
             _ if ends("ERRORCODE 3") => Self::NeedsRestart,

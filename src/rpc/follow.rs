@@ -13,6 +13,8 @@ use super::UnitReport;
 
 /// The beginning of the line before the frames; the unit's ID follows.
 pub const ANSWER: &str = "Following work unit ";
+/// The end of that line if the node keeps pieces of this caller's payloads.
+pub const KEEPS_PIECES: &str = ", keeping pieces";
 /// The longest body accepted, in bytes; output comes in far smaller pieces.
 const MAX_BODY: u32 = 1024 * 1024;
 const STATUS: u8 = 1;

@@ -13,7 +13,7 @@ use std::fmt;
 pub const CHOSEN_ID: &str = "workUnitID";
 
 /// The keys of a submission that are no parameters of the work type, besides [`CHOSEN_ID`].
-pub const SUBMIT_KEYS: [&str; 9] = [
+pub const SUBMIT_KEYS: [&str; 10] = [
     "command",
     "subcommand",
     "node",
@@ -23,6 +23,7 @@ pub const SUBMIT_KEYS: [&str; 9] = [
     "signwork",
     "signature",
     "payloadlength",
+    "payloadpieces",
 ];
 
 /// The most seconds that a test of a link takes each way.
@@ -92,6 +93,11 @@ pub enum Request {
     NodeForget {
         /// The node, as the client wrote it.
         node: String,
+    },
+    /// Report what is kept of payloads, or remove it.
+    NodeCache {
+        /// Remove it.
+        clear: bool,
     },
     /// Measure what the link with a neighbour carries.
     LinkTest(LinkTest),
@@ -218,6 +224,8 @@ pub struct SubmitRequest {
     /// two tokens with a space between them, for the submission and for the results. In JSON and between our own nodes
     /// only.
     pub at_once: bool,
+    /// The payload of a `work start` comes in frames, for a node that keeps pieces of payloads.
+    pub in_pieces: bool,
 }
 
 impl fmt::Debug for SubmitRequest {
@@ -335,6 +343,7 @@ impl Request {
             | Self::Traceroute { .. }
             | Self::Connect { .. }
             | Self::NodeForget { .. }
+            | Self::NodeCache { .. }
             | Self::LinkTest(_)
             | Self::LogLevel { .. }
             | Self::Doctor(_)
@@ -352,6 +361,7 @@ impl Request {
             Self::Connect { .. } => "connect",
             Self::Reload => "reload",
             Self::NodeForget { .. } => "node forget",
+            Self::NodeCache { .. } => "node cache",
             Self::LinkTest(_) => "link test",
             Self::LogLevel { .. } => "loglevel",
             Self::Doctor(_) => "doctor",

@@ -5,6 +5,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::pieces::AssemblyError;
+
 /// The answer to a submission that its node has repeated over another connection.
 pub(crate) const SUBMITTED_AGAIN: &str = "it was submitted again before its payload was complete";
 
@@ -54,6 +56,9 @@ pub enum WorkError {
     /// The payload is not the one that the signature was made for.
     #[error("could not verify signature: the payload is not the one that was signed")]
     OtherPayload,
+    /// The payload does not come together from what was sent and from pieces that are here.
+    #[error("cannot put the payload together: {0}")]
+    Assembly(#[from] AssemblyError),
     /// The payload was longer than announced.
     #[error("the payload has {received} bytes, and payloadlength is {announced}")]
     PayloadTooLong {

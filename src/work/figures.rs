@@ -115,6 +115,10 @@ pub struct WorkFigures {
     pub job_output: u64,
     /// Free bytes of the disk under the data directory, and those that are to stay free.
     pub disk: Option<(u64, u64)>,
+    /// Pieces that are kept of payloads, and their bytes.
+    pub pieces: (usize, u64),
+    /// Bytes sent of payloads in pieces, and bytes that need not be sent, since the daemon started.
+    pub carried: (u64, u64),
     /// Requests to Kubernetes: verb, answer's code, number.
     pub kubernetes: Vec<(&'static str, String, u64)>,
 }

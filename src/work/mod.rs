@@ -15,6 +15,7 @@
 //! - `reserve`: the part of its disk that a node leaves free. `results`: output as it grows.
 //! - `figures`: what is counted of units.
 //! - [`jobs`]: units that are jobs of a controller: what it does for them.
+//! - `pieces`: payloads that are not sent twice.
 //! - `pods`: units that run as pods: [`crate::pods`] decides and acts; here they are units like others.
 
 mod asked;
@@ -49,6 +50,7 @@ pub use caller::{Caller, CallerName, Origin, Rights, Submitter, UnknownSubmitter
 pub use command::{CommandType, PYTHON_WORKER, PythonPlugin, RUNNER, Reach, SYNC};
 pub use error::{OpenError, WorkError};
 pub use figures::WorkFigures;
+pub(crate) use registry::Assembled;
 pub use registry::{ChildStatus, ChildUnit, ChildWatch, Listing, Options, Registry, UnitSubmission};
 pub use remote::FarOutput;
 pub use results::ResultStream;

@@ -128,6 +128,12 @@ pub struct RemoteExtra {
     /// It was given up before anything of it was sent.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unsent: bool,
+    /// Bytes sent of a payload of which its node had pieces, and bytes that need not be sent.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub payload_sent: u64,
+    /// The same.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub payload_saved: u64,
     /// Why this node ends the unit; empty if it does not. A unit that is being ended adds no more output.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub stopped: Box<str>,
@@ -190,6 +196,10 @@ impl<'de> Deserialize<'de> for Params {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         BTreeMap::deserialize(d).map(Self::from)
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn null_is_empty<'de, D, T>(d: D) -> Result<T, D::Error>

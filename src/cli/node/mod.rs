@@ -1,6 +1,7 @@
 //! `meshctl node`: the nodes of the mesh, as its authority knows them, and what one node remembers of others.
 
 mod add;
+mod cache;
 mod forget;
 mod invite;
 mod pending;
@@ -49,6 +50,8 @@ pub(super) enum NodeCommand {
     Sign(sign::Sign),
     /// Let the node forget an unreachable node at once: its links, services and name
     Forget(forget::Forget),
+    /// Show what the node keeps of payloads so that they need not be sent again, or remove it
+    Cache(cache::Cache),
 }
 
 impl NodeCommand {
@@ -69,6 +72,7 @@ impl NodeCommand {
             Self::Renew(renew) => renew.run(context, output).await,
             Self::Sign(sign) => sign.run(output),
             Self::Forget(forget) => forget.run(&context()?).await,
+            Self::Cache(cache) => cache.run(&context()?).await,
         }
     }
 }

@@ -30,6 +30,9 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
         "reload" => Ok(Request::Reload),
         "node" => match text(&object, "subcommand")?.to_lowercase().as_str() {
             "forget" => Ok(Request::NodeForget { node: text(&object, "node")? }),
+            "cache" => {
+                Ok(Request::NodeCache { clear: object.get("clear").is_some_and(|flag| *flag == true) })
+            }
             _ => Err(RequestError::BadSubcommand),
         },
         "link" => match text(&object, "subcommand")?.to_lowercase().as_str() {
@@ -173,6 +176,7 @@ fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
         payload_length: take("payloadlength").and_then(given).map(payload_length).transpose()?,
         unit_id: take(CHOSEN_ID).and_then(given),
         at_once: false,
+        in_pieces: take("payloadpieces").is_some_and(|text| text == "true"),
         params: texts,
     })
 }
@@ -230,6 +234,7 @@ pub(super) fn print(request: &Request) -> Value {
         }
         Request::Reload => {}
         Request::NodeForget { node } => line.add([("node", node)]),
+        Request::NodeCache { clear } => line.0.extend(clear.then(|| ("clear".to_owned(), true.into()))),
         Request::LinkTest(LinkTest { node, seconds, mb }) => {
             line.add([("node", node)]);
             line.0.extend(
@@ -294,6 +299,7 @@ fn print_submit(submit: &SubmitRequest, line: &mut Line) {
     line.add_given("signwork", submit.sign_work.then_some("true"));
     line.add_given("signature", submit.signature.as_deref());
     line.add_given("payloadlength", submit.payload_length.map(|length| length.to_string()).as_deref());
+    line.add_given("payloadpieces", submit.in_pieces.then_some("true"));
     line.add_given(CHOSEN_ID, submit.unit_id.as_deref());
     for (name, value) in &submit.params {
         line.0.entry(name).or_insert_with(|| value.as_str().into());

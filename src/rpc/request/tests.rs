@@ -213,8 +213,8 @@ fn submit() -> impl Strategy<Value = SubmitRequest> {
     let parameter = "p[a-z_]{0,6}".prop_filter("a key of the request", |key| key != "payloadlength");
     let params = proptest::collection::btree_map(parameter, ".{0,9}", 0..4);
     let options = (option(), option(), option(), option(), proptest::option::of(any::<u64>()));
-    (name(), name(), params, any::<[bool; 2]>(), options).prop_map(
-        |(node, work_type, params, [sign_work, at_once], options)| {
+    (name(), name(), params, any::<[bool; 3]>(), options).prop_map(
+        |(node, work_type, params, [sign_work, at_once, in_pieces], options)| {
             let (tls_client, ttl, signature, unit_id, payload_length) = options;
             SubmitRequest {
                 node,
@@ -228,6 +228,7 @@ fn submit() -> impl Strategy<Value = SubmitRequest> {
                 // A unit that starts at once has an ID.
                 at_once: at_once && unit_id.is_some(),
                 unit_id,
+                in_pieces,
             }
         },
     )
@@ -267,6 +268,7 @@ fn request() -> impl Strategy<Value = Request> {
         (name(), name(), option()).prop_map(|(node, service, tls)| Request::Connect { node, service, tls }),
         Just(Request::Reload),
         name().prop_map(|node| Request::NodeForget { node }),
+        any::<bool>().prop_map(|clear| Request::NodeCache { clear }),
         (name(), 1..=MOST_SECONDS, 1..=MOST_MB).prop_map(|(node, seconds, mb)| Request::LinkTest(LinkTest {
             node,
             seconds,

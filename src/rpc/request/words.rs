@@ -22,6 +22,12 @@ pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
             Some((forget, node)) if forget.eq_ignore_ascii_case("forget") => {
                 Ok(Request::NodeForget { node: node.to_owned() })
             }
+            Some((cache, clear))
+                if cache.eq_ignore_ascii_case("cache") && clear.eq_ignore_ascii_case("clear") =>
+            {
+                Ok(Request::NodeCache { clear: true })
+            }
+            None if rest.eq_ignore_ascii_case("cache") => Ok(Request::NodeCache { clear: false }),
             Some(_) | None => Err(RequestError::BadSubcommand),
         },
         "link" => match rest.split_once(' ') {
@@ -97,6 +103,7 @@ fn submit(rest: &str) -> Result<SubmitRequest, RequestError> {
         payload_length: None,
         unit_id: None,
         at_once: false,
+        in_pieces: false,
     })
 }
 

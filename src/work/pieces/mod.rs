@@ -1,15 +1,32 @@
-//! Pieces of payloads that nodes have sent before, so that the same project is not sent twice. `store` keeps them as
-//! files, apart by caller; `index` knows which there are, and which go first.
+//! Pieces of payloads that a node keeps, so that the same project is not sent to it with every job
+//! (docs/protocol.md#pieces). Owns how a payload is taken apart and put together again, and what is kept of it and for
+//! whom. Knows neither units nor connections.
+//!
+//! `parts` recognises ansible-runner's streams, `cutter` cuts the files in them, `list` is both for a node that sends,
+//! `steps` says what it sends then, in `frame`s, `assembly` puts that together, `keeper` keeps pieces of it in the `store`.
 
-#![allow(dead_code, reason = "nothing is sent in pieces yet")]
-
+mod assembly;
+mod cutter;
+mod frame;
 mod index;
+mod keeper;
+mod list;
+mod parts;
+mod steps;
 mod store;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::assembly::AssemblyError;
+pub(crate) use self::assembly::{Asked, Assembly};
+pub(crate) use self::frame::{LISTED_AT_ONCE, PieceFrame, answer, read_answer};
+pub(crate) use self::index::CallerPieces;
+pub(crate) use self::keeper::Keeper;
+pub(crate) use self::list::{Lister, Run, SecondReading};
+pub(crate) use self::steps::Steps;
+pub(crate) use self::store::PieceStore;
 
 use aws_lc_rs::digest::{SHA256, digest};
-
-pub(crate) use self::index::CallerPieces;
-pub(crate) use self::store::PieceStore;
 
 /// The most bytes of a piece.
 pub(crate) const MOST_OF_PIECE: u32 = 256 * 1024;

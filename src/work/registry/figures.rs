@@ -13,6 +13,8 @@ impl Registry {
     pub async fn figures(&self) -> WorkFigures {
         let mut figures = WorkFigures {
             disk: self.disk().await,
+            pieces: self.pieces.total(),
+            carried: self.executor.remotes.keepers().figures(),
             kubernetes: self.executor.pods.calls(),
             ..WorkFigures::default()
         };

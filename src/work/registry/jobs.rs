@@ -42,6 +42,8 @@ pub struct ChildStatus {
     pub was_unsent: bool,
     /// Whether that node remembers that it was released there.
     pub was_released: bool,
+    /// Bytes sent of a payload of which that node had pieces, and bytes that need not be sent.
+    pub carried: Option<(u64, u64)>,
 }
 
 /// The request that a token between control nodes is bound to.
@@ -87,6 +89,10 @@ impl ChildWatch {
             is_missing,
             was_unsent: status.remote().is_some_and(|remote| remote.unsent),
             was_released: status.remote().is_some_and(|remote| remote.was_released),
+            carried: status
+                .remote()
+                .filter(|remote| remote.payload_saved > 0)
+                .map(|remote| (remote.payload_sent, remote.payload_saved)),
         }
     }
 

@@ -11,6 +11,7 @@ mod doctor;
 mod figures;
 mod jobs;
 mod listing;
+mod pieces;
 mod reserve;
 mod restart;
 mod retention;
@@ -19,6 +20,7 @@ mod submit;
 
 pub use self::jobs::{ChildStatus, ChildUnit, ChildWatch};
 pub use self::listing::Listing;
+pub(crate) use self::pieces::Assembled;
 pub use self::submit::UnitSubmission;
 
 use std::collections::BTreeMap;
@@ -34,7 +36,7 @@ use self::reserve::Reserve;
 use super::executor::Executor;
 use super::jobs::JobsSlot;
 use super::local::{self, Local};
-use super::pieces::PieceStore;
+use super::pieces::{Keeper, PieceStore};
 use super::pods::Pods;
 use super::remote::{Gate, Remotes};
 use super::results::ResultStream;
@@ -105,7 +107,8 @@ pub struct Registry {
     executor: Arc<Executor>,
     reserve: Arc<Reserve>,
     /// What is kept of payloads, so that it need not be sent again.
-    pub(super) pieces: Arc<PieceStore>,
+    pieces: Arc<PieceStore>,
+    keeper: Arc<Keeper>,
     /// Checks the signatures of requests from other nodes.
     verifier: Arc<ArcSwapOption<Verifier>>,
 }
@@ -137,7 +140,8 @@ impl Registry {
         let executor = Arc::new(Executor { units: units.clone(), local, remotes, pods, jobs });
         let pieces = PieceStore::open(units.store().root().to_owned(), payload_cache);
         let reserve = Reserve::new(&units, &executor, &pieces);
-        let this = Self { units, executor, reserve, pieces, verifier: Arc::new(verifier.into()) };
+        let keeper = Arc::new(Keeper::start(pieces.clone()));
+        let this = Self { units, executor, reserve, pieces, keeper, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
         this.executor.local.discard_old_run_dirs().await;
         this.start_retention();

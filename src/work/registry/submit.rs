@@ -31,8 +31,8 @@ const AHEAD: usize = 128 * 1024;
 /// A unit whose payload is arriving.
 #[derive(Debug)]
 pub struct UnitSubmission {
-    registry: Registry,
-    entry: Arc<Entry>,
+    pub(super) registry: Registry,
+    pub(super) entry: Arc<Entry>,
     /// The unit has its payload, and runs or ran: this submission is a repetition, and its payload is dropped.
     is_whole: bool,
     /// The status file of a unit that becomes durable together with its payload.
@@ -432,7 +432,7 @@ impl UnitSubmission {
         if self.entry.is_gone() { Err(self.ended_early()) } else { Ok(writer) }
     }
 
-    fn store(&self) -> &UnitStore {
+    pub(super) fn store(&self) -> &UnitStore {
         self.registry.units.store()
     }
 

@@ -4,7 +4,7 @@
 //!
 //! `step` decides what to do, `driver` has it done and tries again, `failures` is about what clients see meanwhile,
 //! `submit` submits a unit in steps, `start` all at once, `follow` follows it, `disclaim` asks a node to promise not to
-//! run a unit, `payload` reads what is sent, `output` keeps what arrives, `attempt` has it read again, and `gate` holds
+//! run a unit, `payload` reads what is sent, `pieces` sends it to nodes that have some of it, `output` keeps what arrives, `attempt` has it read again, and `gate` holds
 //! back what may not be done now. The verbs are [`far`](super::far)'s.
 
 mod attempt;
@@ -15,6 +15,7 @@ mod follow;
 mod gate;
 mod output;
 mod payload;
+mod pieces;
 mod progress;
 mod start;
 mod step;
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 pub use self::attempt::FarOutput;
 pub(crate) use self::gate::Gate;
+use self::pieces::Keepers;
+pub(crate) use self::pieces::WORTH_IT;
 pub(crate) use self::step::has_work;
 use super::far::Far;
 use super::signing::Signer;
@@ -45,6 +48,7 @@ pub(crate) struct Remotes {
     far: Far,
     /// Holds back what is done for jobs of a controller.
     gate: Gate,
+    keepers: Keepers,
 }
 
 /// A payload that is streamed to the other node while it is still being submitted.
@@ -66,12 +70,17 @@ impl Remotes {
         signer: Option<Arc<Signer>>,
         gate: Gate,
     ) -> Arc<Self> {
-        Arc::new(Self { units, far: Far::new(dialer, signer), gate })
+        Arc::new(Self { units, far: Far::new(dialer, signer), gate, keepers: Keepers::default() })
     }
 
     /// The gate that holds back what is done for jobs.
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// What long payloads have cost and saved.
+    pub(crate) fn keepers(&self) -> &Keepers {
+        &self.keepers
     }
 
     /// Asks other nodes about their units.

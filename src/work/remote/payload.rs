@@ -45,7 +45,7 @@ impl Remotes {
 }
 
 /// Opens what a unit reads, as far as it has arrived.
-fn open(entry: &Entry) -> Result<Box<dyn Read + Send>, WorkError> {
+pub(super) fn open(entry: &Entry) -> Result<Box<dyn Read + Send>, WorkError> {
     if let Some(attempt) = entry.attempt() {
         return attempt.payload();
     }

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::Remotes;
 use super::payload::{PayloadReader, total};
+use super::pieces::{ANSWERS_AHEAD, Carried};
 use super::progress::SendProgress;
-use crate::rpc::follow::ANSWER;
+use crate::rpc::follow::{ANSWER, KEEPS_PIECES};
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
 use crate::work::WorkError;
 use crate::work::far::{ControlSession, LIMITS, StepError};
+use crate::work::pieces::read_answer;
 use crate::work::store::Durability;
 use crate::work::unit::UnitEvent;
 use crate::work::units::{Entry, Started};
@@ -57,61 +60,70 @@ impl Remotes {
             writer.apply(UnitEvent::PayloadAwaited, Durability::Volatile).await;
         }
         drop(writer);
+        let (node, in_pieces) = (request.node.clone(), request.in_pieces);
         let request = SubmitRequest { at_once: true, ..request };
         let line = Request::Work(WorkRequest::Submit(request)).to_line();
-        let answer = self.send_all(entry, &mut session, line).await?;
+        let (answer, carried) = self.send_all(entry, &mut session, line, in_pieces).await?;
         if !answer.starts_with(ANSWER) {
             return Err(StepError::Connection(format!("unexpected answer to work start: {answer}")));
         }
+        self.keepers.note(&node, answer.ends_with(KEEPS_PIECES));
         // If a restart finds only the ID, it starts the unit again, which is the same unit there.
-        self.note_accepted(entry).await?;
+        self.note_accepted(entry, carried).await?;
         Ok(session)
     }
 
-    /// Sends a line, if there is one, and then the payload. Returns the line that answers them.
+    /// Sends a line, if there is one, and then the payload. Returns the line that answers them, and what a payload in
+    /// pieces cost.
     pub(super) async fn send_all(
         &self,
         entry: &Arc<Entry>,
         session: &mut ControlSession,
         line: String,
-    ) -> Result<String, StepError> {
+        in_pieces: bool,
+    ) -> Result<(String, Option<Carried>), StepError> {
         let (link, store) = (entry.link(), self.units.store());
-        let mut payload = PayloadReader::open(self, entry)?;
-        let mut progress = SendProgress::begin();
         let is_heard = AtomicBool::new(false);
+        let (said, there) = mpsc::channel(ANSWERS_AHEAD);
         let (answers, writer) = session.connection.halves();
         let sending = async {
             writer.write_all(line.as_bytes()).await?;
-            while let Some(chunk) = payload.next(&is_heard).await? {
-                writer.write_all(&chunk).await?;
-                // Bytes that are sent before the node has answered may go nowhere.
-                if is_heard.load(Ordering::Relaxed) {
-                    link.note_progress();
-                }
-                if let Some(words) = progress.add(chunk.len(), || total(entry)) {
-                    self.say(entry, UnitEvent::Waiting(words)).await;
-                }
-            }
+            let carried = match in_pieces {
+                true => Some(self.send_pieces(entry, writer, there, &is_heard).await?),
+                false => self.send_plainly(entry, writer, &is_heard).await.map(|()| None)?,
+            };
             // After a restart, a unit that has started there must not look as if its payload were still arriving.
             entry.save(store).await?;
             link.set_half_there(false);
             writer.shutdown().await?;
-            Ok::<_, StepError>(())
+            Ok::<_, StepError>(carried)
         };
         let mut answer = pin!(async {
             answers.greeted().await?;
             is_heard.store(true, Ordering::Relaxed);
             link.note_progress();
-            Ok::<_, StepError>(answers.next("answer to the payload").await?)
+            loop {
+                let line = answers.next("answer to the payload").await?;
+                let Some(signs) = read_answer(&line).filter(|_| in_pieces) else {
+                    return Ok::<_, StepError>(line);
+                };
+                for is_there in signs {
+                    let too_many = |_| StepError::Connection("it answers what it was not asked".into());
+                    said.try_send(is_there).map_err(too_many)?;
+                }
+            }
         });
         tokio::select! {
             biased;
             // A refusal, or the end of the connection: nothing else can come before the payload has ended.
             early = &mut answer => early.and(Err(StepError::Connection("it answered too early".into()))),
             sent = sending => match sent {
-                Ok(()) => timeout(LIMITS.answer, answer).await.unwrap_or_else(|_| {
-                    Err(StepError::Connection(format!("no answer to the payload within {:?}", LIMITS.answer)))
-                }),
+                Ok(carried) => {
+                    let late = |_| {
+                        Err(StepError::Connection(format!("no answer to the payload within {:?}", LIMITS.answer)))
+                    };
+                    timeout(LIMITS.answer, answer).await.unwrap_or_else(late).map(|line| (line, carried))
+                }
                 // What the node says counts more than this node's failure to send.
                 Err(failed) => match timeout(LAST_WORD, answer).await {
                     Ok(Err(refused @ StepError::Refused(_))) => Err(refused),
@@ -119,5 +131,27 @@ impl Remotes {
                 },
             },
         }
+    }
+
+    /// Sends the payload as it is.
+    async fn send_plainly(
+        &self,
+        entry: &Arc<Entry>,
+        writer: &mut (impl AsyncWrite + Unpin),
+        is_heard: &AtomicBool,
+    ) -> Result<(), StepError> {
+        let mut payload = PayloadReader::open(self, entry)?;
+        let mut progress = SendProgress::begin();
+        while let Some(chunk) = payload.next(is_heard).await? {
+            writer.write_all(&chunk).await?;
+            // Bytes that are sent before the node has answered may go nowhere.
+            if is_heard.load(Ordering::Relaxed) {
+                entry.link().note_progress();
+            }
+            if let Some(words) = progress.add(chunk.len(), || total(entry)) {
+                self.say(entry, UnitEvent::Waiting(words)).await;
+            }
+        }
+        Ok(())
     }
 }

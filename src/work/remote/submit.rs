@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Remotes;
+use super::pieces::Carried;
 use super::step::{DriverStep, extra, next_step};
 use crate::rpc::request::SubmitRequest;
 use crate::rpc::{CallError, ErrorCode, ErrorLine};
@@ -35,6 +36,7 @@ impl Remotes {
         let remote = extra(entry);
         // Before connecting, because a node waits only seconds for the first line, but hashing may take minutes.
         let payload = if remote.sign_work { Some(self.payload_hash(entry).await?) } else { None };
+        let in_pieces = self.goes_in_pieces(entry, &remote.remote_node).await;
         let mut session = self.far.connect(&remote).await?;
         // The unit has the same ID there as here, if the node accepts that.
         let chosen = Some(&entry.id).filter(|id| id.is_choosable());
@@ -64,9 +66,14 @@ impl Remotes {
         if session.peer == Peer::Meshd && chosen.is_some() && !self.units.was_released(&entry.id) {
             let to_follow = self.far.sign(&extra(entry), Verb::Results)?;
             let both = signature.zip(to_follow).map(|(submit, follow)| format!("{submit} {follow}"));
-            let request = submission(&remote, params, chosen, both);
+            let request = SubmitRequest { in_pieces, ..submission(&remote, params, chosen, both) };
             link.set_half_there(false);
             return match self.start_there(entry, session, request).await {
+                Err(StepError::Refused(line)) if line.code() == ErrorCode::OtherPieces => {
+                    tracing::warn!(unit = %entry.id, node = %remote.remote_node, cause = %line, "the payload is sent again, all of it");
+                    link.send_plainly();
+                    Box::pin(self.submit_there(entry)).await
+                }
                 Err(StepError::Refused(line)) => {
                     if !is_first && self.was_taken(entry, &remote, &line).await? {
                         return Ok(None);
@@ -91,19 +98,29 @@ impl Remotes {
         let mut session =
             detached(async move { remotes.create_there(&unit, session, request, attempt, is_first).await })
                 .await?;
-        let answer = self.send_all(entry, &mut session, String::new()).await?;
+        let (answer, _) = self.send_all(entry, &mut session, String::new(), false).await?;
         if !answer.starts_with('{') {
             return Err(StepError::Connection(format!("unexpected answer to the payload: {answer}")));
         }
         // If a restart finds only the ID, it asks the node what has become of the unit.
-        self.note_accepted(entry).await?;
+        self.note_accepted(entry, None).await?;
         Ok(None)
     }
 
-    /// Notes that the other node has the whole unit durably.
-    pub(super) async fn note_accepted(&self, entry: &Arc<Entry>) -> Result<(), StepError> {
+    /// Notes that the other node has the whole unit durably, and what was sent of a payload in pieces.
+    pub(super) async fn note_accepted(
+        &self,
+        entry: &Arc<Entry>,
+        carried: Option<Carried>,
+    ) -> Result<(), StepError> {
         entry.link().note_contact();
-        self.note(entry, Durability::Deferred, |remote| remote.remote_started = true).await
+        let accepted = |remote: &mut RemoteExtra| {
+            remote.remote_started = true;
+            if let Some(Carried { sent, saved }) = carried {
+                (remote.payload_sent, remote.payload_saved) = (sent, saved);
+            }
+        };
+        self.note(entry, Durability::Deferred, accepted).await
     }
 
     /// Whether the node has the unit although it refuses to accept it again: its reasons to refuse may be newer than
@@ -122,7 +139,7 @@ impl Remotes {
         let mut session = self.far.connect(remote).await.map_err(unsure)?;
         let is_there = self.is_there(entry, remote, &mut session).await.map_err(unsure)?;
         if is_there {
-            self.note_accepted(entry).await?;
+            self.note_accepted(entry, None).await?;
         }
         Ok(is_there)
     }

@@ -34,6 +34,8 @@ pub(crate) struct DriverLink {
     attempts: AtomicU64,
     /// The other node has the unit but has not received the end of its payload, so the unit cannot have started.
     half_there: AtomicBool,
+    /// The payload is sent as it is, because it could not be put together from pieces.
+    goes_plainly: AtomicBool,
     /// Number of looks at a unit there that has not reacted: to the end of its payload, or to being ended.
     looks: AtomicU32,
     /// The hash of the payload of a signed unit, once it is computed. A complete payload never changes.
@@ -116,6 +118,14 @@ impl DriverLink {
     pub(crate) fn set_half_there(&self, half: bool) {
         self.half_there.store(half, Ordering::Relaxed);
         self.looks.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn goes_plainly(&self) -> bool {
+        self.goes_plainly.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn send_plainly(&self) {
+        self.goes_plainly.store(true, Ordering::Relaxed);
     }
 
     /// How often this was called before in the present attempt.

@@ -88,6 +88,7 @@ LOOKS = {
     ("control", "ping"): words("ping friend"),
     ("control", "traceroute"): words("traceroute friend"),
     ("control", "loglevel"): words("loglevel"),
+    ("control", "node cache"): words("node cache"),
     ("control", "controller"): operation("ping"),
     ("control", "work results"): lambda site: site.lines([f"work results {site.unit}"]),
     ("operation", "job.list"): operation("job.list", limit=1000),

@@ -128,6 +128,7 @@ BEYOND = [
     ("loglevel debug", "loglevel"),
     ("loglevel", "loglevel"),
     ("node forget nobody", "node forget"),
+    ("node cache clear", "node cache clear"),
     ("link test exe", "link test"),
     ("connect exe control", "connect to another node"),
 ]

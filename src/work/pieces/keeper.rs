@@ -1,0 +1,90 @@
+//! Keeps the pieces of payloads that have arrived, in the background, one payload after the other. Owns that nobody
+//! waits for it: if too many payloads wait, the next ones are not kept.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::cutter::Cutter;
+use super::list::cut;
+use super::parts::{Part, Parts};
+use super::{PieceId, PieceStore};
+use crate::work::Submitter;
+
+/// The most payloads that wait. They are open files.
+const WAITING: usize = 16;
+/// The bytes read at a time, a few milliseconds' worth.
+const READ: usize = 1 << 20;
+
+/// Keeps pieces.
+#[derive(Debug)]
+pub(crate) struct Keeper(mpsc::Sender<(File, Submitter)>);
+
+impl Keeper {
+    /// Waits for payloads until it is dropped.
+    pub(crate) fn start(store: Arc<PieceStore>) -> Self {
+        let (payloads, mut next) = mpsc::channel::<(File, Submitter)>(WAITING);
+        tokio::spawn(async move {
+            while let Some((payload, caller)) = next.recv().await {
+                let mut keeping = Keeping::new(payload, caller, store.clone());
+                let kept = loop {
+                    match tokio::task::spawn_blocking(move || keeping.go_on()).await {
+                        Ok(Ok(Some(more))) => keeping = more,
+                        Ok(Ok(None)) => break Ok(()),
+                        Ok(Err(error)) => break Err(error),
+                        Err(stopped) => break Err(io::Error::other(stopped)),
+                    }
+                };
+                if let Err(error) = kept {
+                    tracing::info!(%error, "a payload's files are not kept: they are sent again with the next job");
+                }
+            }
+        });
+        Self(payloads)
+    }
+
+    /// Keeps what may be kept of a whole payload, a little later.
+    pub(crate) fn keep(&self, payload: File, caller: Submitter) {
+        // One that finds no room is sent again.
+        let _ = self.0.try_send((payload, caller));
+    }
+}
+
+/// A payload whose pieces are being kept.
+struct Keeping {
+    payload: File,
+    caller: Submitter,
+    store: Arc<PieceStore>,
+    parts: Parts,
+    cutter: Cutter,
+}
+
+impl Keeping {
+    fn new(payload: File, caller: Submitter, store: Arc<PieceStore>) -> Self {
+        Self { payload, caller, store, parts: Parts::default(), cutter: Cutter::default() }
+    }
+
+    /// Keeps some more; `None` at the end. Blocks.
+    fn go_on(mut self) -> io::Result<Option<Self>> {
+        let mut bytes = Vec::with_capacity(READ);
+        self.payload.by_ref().take(READ as u64).read_to_end(&mut bytes)?;
+        let Self { store, caller, parts, cutter, .. } = &mut self;
+        let mut kept = Ok(());
+        let mut keep = |piece: &[u8]| {
+            if kept.is_ok() {
+                kept = store.put(*caller, PieceId::of(piece), piece);
+            }
+        };
+        let mut part = |part: Part<'_>| cut(cutter, part, &mut keep);
+        match bytes.is_empty() {
+            false => parts.push(&bytes, &mut part),
+            true => {
+                parts.end(&mut part);
+                cutter.end(&mut keep);
+            }
+        }
+        kept.map(|()| (!bytes.is_empty()).then_some(self))
+    }
+}
