@@ -7,6 +7,9 @@ use std::path::Path;
 
 use super::regular_file;
 
+/// The longest secret, in bytes.
+const LONGEST_SECRET: u64 = 4096;
+
 /// Why such a file is not read. The caller adds the path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivateFileError {
@@ -16,6 +19,8 @@ pub(crate) enum PrivateFileError {
     Open(u32),
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
+    #[error("it is empty")]
+    Empty,
 }
 
 /// The contents of the file. Blocks.
@@ -31,6 +36,13 @@ pub(crate) fn read(path: &Path, longest: u64) -> Result<Vec<u8>, PrivateFileErro
         return Err(PrivateFileError::TooLong(longest));
     }
     Ok(contents)
+}
+
+/// The secret in a file, which may have white space behind it. Blocks.
+pub(crate) fn secret(path: &Path) -> Result<Vec<u8>, PrivateFileError> {
+    let mut secret = read(path, LONGEST_SECRET)?;
+    secret.truncate(secret.trim_ascii_end().len());
+    if secret.is_empty() { Err(PrivateFileError::Empty) } else { Ok(secret) }
 }
 
 #[cfg(test)]

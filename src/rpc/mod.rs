@@ -2,7 +2,8 @@
 //!
 //! Owns the grammar of requests in both directions, the reports in the answers, the meaning of `ERROR:` lines, and the
 //! client's half of a connection. `work` (towards other nodes) and `cli` are its clients, `control` its server. It does
-//! not know what a command does, nor how a connection is made, which a [`ControlDialer`] does.
+//! not know what a command does, nor how a connection is made, which a [`ControlDialer`] does. `post` is no part of it: POSTs to
+//! servers of the web.
 
 mod call_error;
 mod client;
@@ -11,6 +12,7 @@ mod error_line;
 pub mod follow;
 pub mod operation;
 mod output_bound;
+pub(crate) mod post;
 pub mod report;
 pub mod request;
 mod results;

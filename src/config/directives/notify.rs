@@ -68,7 +68,7 @@ grammar! {
     /// A program with its arguments, in shell quoting.
     struct HookCommand => (String, Vec<String>) = Text parsed(hook_command);
     /// An event.
-    struct EventName => NoticeEvent = Text parsed(event);
+    struct EventName => NoticeEvent = Text parsed(str::parse::<NoticeEvent>);
     /// Of which jobs it is told.
     struct NoticeScope => bool = Text choice(&[("all", false), ("named", true)], "it must be all or named");
     /// How long a delivery may take.
@@ -112,15 +112,6 @@ fn hook_command(text: &str) -> Result<(String, Vec<String>), &'static str> {
     let (program, words) = command_line(text)?;
     let words = shlex::split(&words).ok_or("it must be a program and its arguments")?;
     Ok((program, words))
-}
-
-fn event(name: &str) -> Result<NoticeEvent, String> {
-    let given = NoticeEvent::ALL.into_iter().filter(|event| *event != NoticeEvent::Test);
-    let names: Vec<&str> = given.clone().map(NoticeEvent::name).collect();
-    given
-        .into_iter()
-        .find(|event| event.name() == name)
-        .ok_or_else(|| format!("it must be one of {}", names.join(", ")))
 }
 
 fn time(text: &str) -> Result<Duration, &'static str> {

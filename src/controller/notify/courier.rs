@@ -8,14 +8,11 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use aws_lc_rs::hmac;
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use http::{StatusCode, header};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{JobNotice, NoticeWay, NotifyTarget, Webhook};
@@ -24,14 +21,13 @@ use crate::controller::core::readable;
 use crate::controller::options::SharedOptions;
 use crate::os::{hex, private_file};
 use crate::rpc::Duplex;
+use crate::rpc::post::{Poster, is_tls, place, post_to};
 use crate::work::jobs::Act;
 
 /// How much of an answer is read, in bytes.
 const ANSWER: usize = 4096;
 /// How much of it is told.
 const TOLD: usize = 200;
-/// The longest secret, in bytes.
-const SECRET: u64 = 4096;
 /// Where everything starts that this program runs for a notice.
 const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -85,10 +81,8 @@ impl Deliver for Courier {
         notice: &'a JobNotice,
     ) -> Act<'a, Receipt> {
         Box::pin(async move {
-            let body = match serde_json::to_vec(notice) {
-                Ok(body) => body,
-                Err(error) => return Receipt::Refused(error.to_string()),
-            };
+            // Printing cannot fail with these types.
+            let body = serde_json::to_vec(notice).unwrap_or_default();
             let delivered = async {
                 match &target.way {
                     NoticeWay::Webhook(hook) => self.post(hook, &notice.id, body).await,
@@ -109,37 +103,42 @@ impl Courier {
     }
 
     async fn post(&self, hook: &Webhook, id: &str, body: Vec<u8>) -> Result<Receipt, String> {
-        let (host, port) = hook.place();
-        let mut request = Request::post(hook.url.path_and_query().map_or("/", |path| path.as_str()))
-            .header(header::HOST, hook.url.authority().map_or(host, |place| place.as_str()))
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::USER_AGENT, concat!("meshd/", env!("CARGO_PKG_VERSION")))
-            .header("X-Meshd-Delivery", id);
-        if let Some(file) = &hook.secret_file {
-            let secret = secret(file.clone()).await.map_err(|why| format!("secretfile: {why}"))?;
+        let mut request = post_to(&hook.url).header(header::CONTENT_TYPE, "application/json");
+        request = request.header("X-Meshd-Delivery", id);
+        if let Some(file) = hook.secret_file.clone() {
+            let read = spawn_blocking(move || private_file::secret(&file)).await.map_err(told)?;
+            let secret = read.map_err(|why| format!("secretfile: {why}"))?;
             let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &secret), &body);
             let tag = hex::print(tag.as_ref());
             request = request.header("X-Meshd-Signature", format!("sha256={tag}"));
         }
-        let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
-        let stream = confine::reach(host, port, hook.is_tls(), hook.allow_local).await;
-        let stream = stream.map_err(|error| error.to_string())?;
-        if !hook.is_tls() {
-            return exchange(stream, request).await;
+        let request = request.body(body.into()).map_err(told)?;
+        let ((host, port), is_tls) = (place(&hook.url), is_tls(&hook.url));
+        let stream = confine::reach(host, port, is_tls, hook.allow_local).await.map_err(told)?;
+        let stream: Box<dyn Duplex> = match is_tls {
+            true => self.tls.secure(stream, host.to_owned(), hook.tls_client.clone()).await,
+            false => Ok(Box::new(stream) as _),
         }
-        let secured = self.tls.secure(stream, host.to_owned(), hook.tls_client.clone()).await;
-        exchange(secured.map_err(|error| error.to_string())?, request).await
+        .map_err(told)?;
+        let answered = async { Poster::new(stream).await?.post(request, ANSWER).await };
+        let (status, answer) = answered.await.map_err(told)?;
+        let text = format!("{status}{}", shown(&answer));
+        let is_passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+        Ok(match status {
+            status if status.is_success() => Receipt::Delivered(text),
+            status if status.is_client_error() && !is_passing => Receipt::Refused(text),
+            _ => Receipt::Failed(text),
+        })
     }
 
     /// Runs a program, confined as the sync of a project is. Its directory lasts as long as it runs.
     async fn run(&self, name: &str, program: &str, words: &[String], body: &[u8]) -> Result<Receipt, String> {
         let options = self.settings.load_full();
         let directory = self.directory.join(".controller").join("notify").join(name);
-        let failed = |error: io::Error| error.to_string();
         // What an earlier run left that was cut off.
         let _absent = tokio::fs::remove_dir_all(&directory).await;
         let temporary = directory.join("tmp");
-        tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(&temporary).await.map_err(failed)?;
+        tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(&temporary).await.map_err(told)?;
         let hidden = [Some(self.directory.clone()), options.credentials.clone()];
         let confinement = Confinement {
             write: vec![directory.clone()],
@@ -150,14 +149,14 @@ impl Courier {
             temporary,
             variables: Default::default(),
         };
-        let confinement = serde_json::to_string(&confinement).map_err(|error| error.to_string())?;
+        let confinement = serde_json::to_string(&confinement).map_err(told)?;
         let mut command = Command::new(confine::THIS_PROGRAM);
         command.arg(confine::ARGUMENT).arg(program).args(words).arg(confinement);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or(USUAL_PATH.into()));
         let proxies = confine::PROXIES.into_iter().chain(confine::NO_PROXY);
         command.envs(proxies.filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = command.spawn().map_err(told)?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
         let give = async {
             if let Some(mut stdin) = stdin {
@@ -165,11 +164,11 @@ impl Courier {
                 let _unread = stdin.write_all(body).await;
             }
         };
-        let (told, (), ended) = tokio::join!(words_of(stderr), give, child.wait());
+        let (said, (), ended) = tokio::join!(words_of(stderr), give, child.wait());
         let _left = tokio::fs::remove_dir_all(&directory).await;
-        let ended = ended.map_err(failed)?;
-        let told = format!("{ended}{told}");
-        Ok(if ended.success() { Receipt::Delivered(told) } else { Receipt::Failed(told) })
+        let ended = ended.map_err(told)?;
+        let said = format!("{ended}{said}");
+        Ok(if ended.success() { Receipt::Delivered(said) } else { Receipt::Failed(said) })
     }
 }
 
@@ -184,50 +183,12 @@ async fn words_of(stderr: Option<tokio::process::ChildStderr>) -> String {
     shown(&begin)
 }
 
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
 /// What the other end says, for people, behind a colon; nothing if it says nothing.
 fn shown(answer: &[u8]) -> String {
     let text = String::from_utf8_lossy(answer);
     if text.trim().is_empty() { String::new() } else { format!(": {}", readable(text.trim(), TOLD)) }
-}
-
-async fn secret(file: PathBuf) -> Result<Vec<u8>, String> {
-    let read = tokio::task::spawn_blocking(move || private_file::read(&file, SECRET)).await;
-    let secret = read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    let secret = secret.trim_ascii_end();
-    if secret.is_empty() { Err("it is empty".to_owned()) } else { Ok(secret.to_owned()) }
-}
-
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> Result<Receipt, String> {
-    let failed = |error: hyper::Error| error.to_string();
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    let talk = async {
-        let answer = sender.send_request(request).await.map_err(failed)?;
-        let (status, mut body, mut begin) = (answer.status(), answer.into_body(), Vec::new());
-        while begin.len() < ANSWER
-            && let Some(Ok(frame)) = body.frame().await
-        {
-            begin.extend(frame.into_data().unwrap_or_default());
-        }
-        begin.truncate(ANSWER);
-        let text = format!("{status}{}", shown(&begin));
-        let is_passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-        Ok(match status {
-            status if status.is_success() => Receipt::Delivered(text),
-            status if status.is_client_error() && !is_passing => Receipt::Refused(text),
-            _ => Receipt::Failed(text),
-        })
-    };
-    tokio::pin!(connection);
-    tokio::pin!(talk);
-    tokio::select! {
-        receipt = &mut talk => receipt,
-        // The answer may be there already.
-        ended = &mut connection => match ended {
-            Ok(()) => talk.await,
-            Err(error) => Err(error.to_string()),
-        },
-    }
 }

@@ -1,13 +1,16 @@
-//! How far a target is, and when it is tried again: what the store keeps of it. Pure; `now` is the store's clock in
-//! milliseconds.
+//! How far a target is, and when it is tried again: what the store keeps of it, as a document of each target. `now` is the
+//! store's clock in milliseconds.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::courier::Receipt;
+use crate::controller::store::{Error, Store, StoredDocument};
 use crate::os::back_off::BackOff;
 
+/// The kind of the documents.
+pub(super) const KIND: &str = "notify";
 /// The pauses between tries.
 const PAUSES: BackOff = BackOff::new(Duration::from_secs(1), LONGEST);
 const LONGEST: Duration = Duration::from_secs(300);
@@ -38,9 +41,26 @@ pub(crate) struct NoticeCursor {
     pub holder: String,
     /// See `holder`.
     pub until: i64,
+    /// The version of the document that was read or written last.
+    #[serde(skip)]
+    pub(super) version: i64,
 }
 
 impl NoticeCursor {
+    pub(super) fn read(document: &StoredDocument) -> Result<Self, Error> {
+        let wrong = |error| Error::Corrupt(format!("how far the target {} is: {error}", document.name));
+        let cursor = serde_json::from_str(&document.body).map_err(wrong)?;
+        Ok(Self { version: document.version, ..cursor })
+    }
+
+    /// Returns whether nobody else has written since.
+    pub(super) async fn save(&mut self, store: &Store, name: &str) -> Result<bool, Error> {
+        let body = serde_json::to_string(self).map_err(|error| Error::Corrupt(error.to_string()))?;
+        let (kind, name, version) = (KIND.to_owned(), name.to_owned(), self.version);
+        self.version += 1;
+        store.write_document(StoredDocument { kind, name, version, body }).await
+    }
+
     /// How long a control node has to wait before it may deliver; none if it may now. A longer pause than there can be
     /// comes from a clock that was set back, and does not count.
     pub(super) fn wait(&self, node: &str, now: i64) -> Option<Duration> {
@@ -66,6 +86,12 @@ impl NoticeCursor {
         (self.cursor, self.tries, self.next) = (number, 0, 0);
     }
 
+    /// Gives up what ended up to this number.
+    pub(super) fn drop(&mut self, number: i64, count: u64) {
+        self.dropped += count;
+        self.pass(number);
+    }
+
     /// Notes what came of the notice about this number. Returns whether it is done with.
     pub(super) fn note(&mut self, number: i64, receipt: Receipt, now: i64) -> bool {
         let (why, is_refused) = match receipt {
@@ -81,8 +107,7 @@ impl NoticeCursor {
         self.failing_since.get_or_insert(now);
         self.error = Some(why);
         if is_refused && self.tries >= REFUSED {
-            self.dropped += 1;
-            self.pass(number);
+            self.drop(number, 1);
             return true;
         }
         let pause = PAUSES.after(self.tries).as_millis();

@@ -28,20 +28,13 @@ names! {
         Error = "error",
         /// It was cancelled.
         Canceled = "canceled",
-        /// Somebody tries the target.
-        Test = "test",
-    }
-}
-
-impl NoticeEvent {
-    /// Whether it needs to be known how the job before ended.
-    const fn compares(self) -> bool {
-        matches!(self, Self::FirstFailure | Self::Recovered)
     }
 }
 
 /// The version of the notice's keys.
 const VERSION: u32 = 1;
+/// What stands for the event if somebody tries a target.
+const TEST: &str = "test";
 
 /// One notice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,7 +42,7 @@ pub(crate) struct JobNotice {
     version: u32,
     /// The same each time that it is delivered.
     pub id: String,
-    pub event: NoticeEvent,
+    event: &'static str,
     /// When the job ended.
     at: String,
     control_node: String,
@@ -100,7 +93,7 @@ impl JobNotice {
         Self {
             version: VERSION,
             id: format!("{install:08x}-{target}-{}-{event}", ended.number),
-            event,
+            event: event.name(),
             at: rfc3339(row.finished.unwrap_or(row.created)),
             control_node: node.to_owned(),
             job: Some(job),
@@ -109,9 +102,9 @@ impl JobNotice {
 
     /// A notice with which somebody tries a target.
     pub(crate) fn test(target: &str, node: &str) -> Self {
-        let (event, at) = (NoticeEvent::Test, jiff::Timestamp::now().to_string());
-        let id = format!("test-{target}-{:016x}", rand::random::<u64>());
-        Self { version: VERSION, id, event, at, control_node: node.to_owned(), job: None }
+        let (id, at) = (rand::random::<u64>(), jiff::Timestamp::now().to_string());
+        let id = format!("{TEST}-{target}-{id:016x}");
+        Self { version: VERSION, id, event: TEST, at, control_node: node.to_owned(), job: None }
     }
 }
 
@@ -137,7 +130,7 @@ pub(super) fn wanted(target: &str, settings: &NotifyTarget, ended: &EndedJob) ->
 
 /// Whether some of these events depend on how the job before ended.
 pub(super) fn compare(events: &[NoticeEvent]) -> bool {
-    events.iter().any(|event| event.compares())
+    events.iter().any(|event| matches!(event, NoticeEvent::FirstFailure | NoticeEvent::Recovered))
 }
 
 /// The most telling of the wanted events that this end is. A target gets one notice about a job.
@@ -156,7 +149,6 @@ pub(super) fn event_of(
         NoticeEvent::Failed => state == JobState::Failed,
         NoticeEvent::Error => state == JobState::Error,
         NoticeEvent::Canceled => state == JobState::Canceled,
-        NoticeEvent::Test => false,
     };
     wanted.iter().copied().filter(is).min()
 }

@@ -2,8 +2,8 @@
 //!
 //! There is no queue. Each target follows the numbers of [`crate::controller::store::EndedJob`] with a cursor of its own, which is
 //! a document of the store: a target that is dead delays no job and no other target, and control nodes that share a
-//! store share the work. `event` decides what a target is told, and makes the notice; `cursor` how far a target is, and
-//! when it is tried again: both are pure. `notifier` follows, and `courier` delivers by HTTP or a command. Knows nothing
+//! store share the work. `event` decides what a target is told, and makes the notice, and is pure; `cursor` how far a target is,
+//! and when it is tried again. `notifier` follows, and `courier` delivers by HTTP or a command. Knows nothing
 //! of the syntax of configuration.
 
 pub(in crate::controller) mod courier;
@@ -18,7 +18,7 @@ pub use self::courier::WebTls;
 pub(crate) use self::courier::{Courier, Receipt};
 pub use self::event::NoticeEvent;
 pub(crate) use self::event::{JobNotice, wanted_word};
-pub(crate) use self::notifier::{Notifier, TargetState};
+pub(crate) use self::notifier::Notifier;
 
 /// Where notices go, and which.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,21 +61,9 @@ pub struct Webhook {
     pub allow_local: bool,
 }
 
-impl Webhook {
-    /// Its host and port.
-    pub(crate) fn place(&self) -> (&str, u16) {
-        let port = self.url.port_u16().unwrap_or(if self.is_tls() { 443 } else { 80 });
-        (self.url.host().unwrap_or_default().trim_matches(['[', ']']), port)
-    }
-
-    pub(crate) fn is_tls(&self) -> bool {
-        self.url.scheme_str() == Some("https")
-    }
-}
-
 impl std::fmt::Debug for Webhook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Webhook").field("host", &self.place()).finish_non_exhaustive()
+        f.debug_struct("Webhook").field("host", &self.url.host()).finish_non_exhaustive()
     }
 }
 

@@ -11,16 +11,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::courier::{Deliver, Receipt};
-use super::cursor::{NoticeCursor, OLDEST};
+use super::cursor::{KIND, NoticeCursor, OLDEST};
 use super::event::{self, JobNotice};
-use super::{NotifyTarget, event::NoticeEvent};
+use super::{NoticeWay, NotifyTarget, event::NoticeEvent};
 use crate::controller::core::Time;
-use crate::controller::driver::JobDriver;
-use crate::controller::store::{EndedJob, Error, Store, StoredDocument};
+use crate::controller::driver::{JobDriver, rfc3339};
+use crate::controller::store::{EndedJob, Error, Store};
 use crate::counters::NoticeFigures;
+use crate::rpc::post::place;
+use crate::rpc::report::controller::NotifyReport;
 
-/// The kind of the documents.
-const KIND: &str = "notify";
 /// Ended jobs that are looked at in one go.
 const PAGE: u32 = 100;
 /// The most ended jobs that a target which fails may be behind.
@@ -37,17 +37,6 @@ pub(crate) struct Notifier {
     driver: Arc<JobDriver>,
     courier: Arc<dyn Deliver>,
     figures: Arc<Mutex<BTreeMap<String, NoticeFigures>>>,
-}
-
-/// How a target stands.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TargetState {
-    /// Its settings.
-    pub target: NotifyTarget,
-    /// How far it is; none before it has begun.
-    pub cursor: Option<NoticeCursor>,
-    /// Ended jobs that it has not been told of, at most as many as are kept for it.
-    pub behind: u64,
 }
 
 impl std::fmt::Debug for Notifier {
@@ -113,60 +102,44 @@ impl Notifier {
         if !self.driver.lease.may_act() {
             return Ok(Some(AT_MOST));
         }
-        let Some(mut at) = self.load(name).await? else { return Ok(Some(AT_MOST)) };
+        let Some(mut cursor) = self.load(name).await? else { return Ok(Some(AT_MOST)) };
         let (store, node) = (self.store(), self.driver.node.as_str());
-        let now = store.now().await?.0;
-        if let Some(wait) = at.cursor.wait(node, now) {
+        if let Some(wait) = cursor.wait(node, store.now().await?.0) {
             return Ok(Some(wait));
         }
-        let page = store.ended(at.cursor.cursor, PAGE).await?;
+        let page = store.ended(cursor.cursor, PAGE).await?;
         if page.is_empty() {
             self.count(name, |figures| figures.behind = 0);
             return Ok(None);
         }
-        // What is this node's own was left by a turn that was cut off.
-        at.cursor.release();
         for ended in &page {
-            if ended.number <= at.cursor.cursor {
-                continue;
-            }
             let Some(event) = self.event(name, target, ended).await? else {
-                at.cursor.pass(ended.number);
+                cursor.pass(ended.number);
                 continue;
-            };
-            if at.cursor.holder != node {
-                at.cursor.claim(node, now, CLAIM + target.timeout);
-                if !at.save(store).await? {
-                    return Ok(Some(AT_MOST));
-                }
-            }
-            let is_old = ended.row.finished.is_some_and(|end| Time(now).since(end) > OLDEST);
-            let is_done = if is_old {
-                at.cursor.dropped += 1;
-                at.cursor.pass(ended.number);
-                self.count(name, |figures| figures.dropped += 1);
-                true
-            } else {
-                let notice = JobNotice::of(ended, event, self.driver.install, name, node);
-                self.deliver(name, target, ended.number, &notice, &mut at.cursor).await?
             };
             let now = store.now().await?.0;
-            if !is_done {
-                at.cursor.release();
-                at.save(store).await?;
-                return Ok(at.cursor.wait(node, now).or(Some(AT_MOST)));
+            if ended.row.finished.is_some_and(|end| Time(now).since(end) > OLDEST) {
+                cursor.drop(ended.number, 1);
+                self.count(name, |figures| figures.dropped += 1);
+                continue;
             }
-            at.cursor.claim(node, now, CLAIM + target.timeout);
-            if !at.save(store).await? {
+            // This also notes what was delivered before.
+            cursor.claim(node, now, CLAIM + target.timeout);
+            if !cursor.save(store, name).await? {
                 return Ok(Some(AT_MOST));
             }
+            let notice = JobNotice::of(ended, event, self.driver.install, name, node);
+            if !self.deliver(name, target, ended.number, &notice, &mut cursor).await? {
+                break;
+            }
         }
-        at.cursor.release();
-        at.save(store).await?;
-        Ok(Some(if page.len() < PAGE as usize { AT_MOST } else { Duration::ZERO }))
+        cursor.release();
+        cursor.save(store, name).await?;
+        let usual = if page.len() < PAGE as usize { AT_MOST } else { Duration::ZERO };
+        Ok(Some(cursor.wait(node, store.now().await?.0).unwrap_or(usual)))
     }
 
-    /// Tries one notice. Returns whether it is done with.
+    /// Tries one notice. Returns whether the next one may be tried.
     async fn deliver(
         &self,
         name: &str,
@@ -178,17 +151,15 @@ impl Notifier {
         let store = self.store();
         let receipt = self.courier.deliver(name, target, notice).await;
         let (dropped, was_failing) = (cursor.dropped, cursor.failing_since.is_some());
-        let is_delivered = matches!(receipt, Receipt::Delivered(_));
         let is_done = cursor.note(number, receipt, store.now().await?.0);
-        if is_delivered {
+        let Some(error) = &cursor.error else {
             if was_failing {
                 tracing::info!(target = name, "notices are delivered again");
             }
             self.count(name, |figures| figures.delivered += 1);
             return Ok(true);
-        }
+        };
         if !was_failing {
-            let error = cursor.error.as_deref().unwrap_or_default();
             tracing::warn!(
                 target = name,
                 error,
@@ -197,8 +168,7 @@ impl Notifier {
         }
         let (behind, gone) = store.ended_behind(cursor.cursor, MOST_BEHIND).await?;
         if let Some((last, count)) = gone {
-            cursor.dropped += count;
-            cursor.cursor = last;
+            cursor.drop(last, count);
         }
         let dropped = cursor.dropped - dropped;
         self.count(name, |figures| {
@@ -206,7 +176,7 @@ impl Notifier {
             figures.dropped += dropped;
             figures.behind = behind;
         });
-        Ok(is_done)
+        Ok(is_done && gone.is_none())
     }
 
     async fn event(
@@ -222,14 +192,13 @@ impl Notifier {
 
     /// How far a target is. One that is new begins with the jobs that end from now on. None if another node has just
     /// made it.
-    async fn load(&self, name: &str) -> Result<Option<KeptCursor>, Error> {
+    async fn load(&self, name: &str) -> Result<Option<NoticeCursor>, Error> {
         let store = self.store();
         if let Some(document) = store.document(KIND.to_owned(), name.to_owned()).await? {
-            return KeptCursor::read(document).map(Some);
+            return NoticeCursor::read(&document).map(Some);
         }
-        let cursor = NoticeCursor { cursor: store.last_ended().await?, ..NoticeCursor::default() };
-        let mut new = KeptCursor { name: name.to_owned(), version: 0, cursor };
-        new.save(store).await?;
+        let mut new = NoticeCursor { cursor: store.last_ended().await?, ..NoticeCursor::default() };
+        new.save(store, name).await?;
         Ok(None)
     }
 
@@ -246,21 +215,20 @@ impl Notifier {
     ///
     /// # Errors
     /// The store is away.
-    pub(crate) async fn targets(&self) -> Result<BTreeMap<String, TargetState>, Error> {
+    pub(crate) async fn targets(&self) -> Result<Vec<NotifyReport>, Error> {
         let store = self.store();
-        let kept = store.documents(KIND.to_owned()).await?.into_iter().map(KeptCursor::read);
-        let mut kept: BTreeMap<String, NoticeCursor> =
-            kept.map(|kept| kept.map(|kept| (kept.name, kept.cursor))).collect::<Result<_, _>>()?;
-        let mut states = BTreeMap::new();
-        for (name, target) in self.driver.options().notify.clone() {
-            let cursor = kept.remove(&name);
-            let behind = match &cursor {
+        let mut reports = Vec::new();
+        let kept = store.documents(KIND.to_owned()).await?;
+        for (name, target) in &self.driver.options().notify {
+            let cursor = kept.iter().find(|document| document.name == *name).map(NoticeCursor::read);
+            let begun = cursor.transpose()?;
+            let behind = match &begun {
                 Some(cursor) => store.ended_behind(cursor.cursor, MOST_BEHIND).await?.0,
                 None => 0,
             };
-            states.insert(name, TargetState { target, cursor, behind });
+            reports.push(report(name, target, begun, behind));
         }
-        Ok(states)
+        Ok(reports)
     }
 
     /// Tries a target now, aside from its notices.
@@ -270,28 +238,26 @@ impl Notifier {
     }
 }
 
-/// How far a target is, as the store has it.
-struct KeptCursor {
-    name: String,
-    /// The version that was read last.
-    version: i64,
-    cursor: NoticeCursor,
-}
-
-impl KeptCursor {
-    fn read(document: StoredDocument) -> Result<Self, Error> {
-        let StoredDocument { name, version, body, .. } = document;
-        let cursor = serde_json::from_str(&body)
-            .map_err(|error| Error::Corrupt(format!("how far the target {name} is: {error}")))?;
-        Ok(Self { name, version, cursor })
-    }
-
-    /// Returns whether nobody else has written since.
-    async fn save(&mut self, store: &Store) -> Result<bool, Error> {
-        let body = serde_json::to_string(&self.cursor).map_err(|error| Error::Corrupt(error.to_string()))?;
-        let (kind, name, version) = (KIND.to_owned(), self.name.clone(), self.version);
-        let is_saved = store.write_document(StoredDocument { kind, name, version, body }).await?;
-        self.version += 1;
-        Ok(is_saved)
+/// Of an address its host alone is shown.
+fn report(name: &str, target: &NotifyTarget, begun: Option<NoticeCursor>, behind: u64) -> NotifyReport {
+    let time = |at: i64| rfc3339(Time(at));
+    let to = match &target.way {
+        NoticeWay::Webhook(hook) => place(&hook.url).0.to_owned(),
+        NoticeWay::Command(program, _) => program.clone(),
+    };
+    let number = begun.as_ref().map(|cursor| cursor.cursor);
+    let cursor = begun.unwrap_or_default();
+    NotifyReport {
+        name: name.to_owned(),
+        to,
+        events: target.events.iter().map(ToString::to_string).collect(),
+        jobs: if target.only_named { "named" } else { "all" }.to_owned(),
+        delivered: cursor.delivered.map(time),
+        cursor: number,
+        behind,
+        dropped: cursor.dropped,
+        failing_since: cursor.failing_since.map(time),
+        error: cursor.error,
+        next: Some(cursor.next).filter(|next| *next > 0).map(time),
     }
 }

@@ -79,7 +79,6 @@ fn a_target_gets_the_most_telling_event_that_it_asks_for() {
         (&[Event::Lost], Failed, false, None, None),
         (&[Event::Recovered], Successful, false, None, None),
         (&[Event::Successful], Failed, false, None, None),
-        (&[Event::Test], Successful, false, None, None),
         (&[], Failed, true, None, None),
     ] {
         let job = ended(state, is_lost, "");

@@ -19,9 +19,8 @@ use crate::os::{hex, private_file};
 use crate::rpc::report::saved::HookKind;
 use crate::work::jobs::HookDelivery;
 
-/// The lengths that a secret may have. A short one is guessed.
+/// The shortest secret. A shorter one is guessed.
 const SHORTEST_SECRET: usize = 16;
-const LONGEST_SECRET: u64 = 4096;
 /// The longest ID of a delivery that is kept as it is.
 const LONGEST_ID: usize = 128;
 /// How many jobs one hook starts at once, and in what time it may start one more.
@@ -129,16 +128,15 @@ impl SavedJob {
     /// What becomes of a delivery to this job. Blocks on the disk.
     pub(crate) fn judge(&self, HookDelivery { headers, body, .. }: &HookDelivery) -> Judged {
         let Some(hook) = &self.hook else { return Judged::Stranger("the job has no hook".to_owned()) };
-        let secret = match private_file::read(&hook.secret_file, LONGEST_SECRET) {
-            Ok(secret) => secret,
-            Err(error) => return Judged::Stranger(format!("{}: {error}", hook.secret_file.display())),
+        let useless = |why| Judged::Stranger(format!("{}: {why}", hook.secret_file.display()));
+        let secret = match private_file::secret(&hook.secret_file) {
+            Ok(secret) if secret.len() >= SHORTEST_SECRET => secret,
+            Ok(_) => {
+                return useless(format!("it has a secret of fewer than {SHORTEST_SECRET} characters"));
+            }
+            Err(error) => return useless(error.to_string()),
         };
-        let secret = secret.trim_ascii_end();
-        if secret.len() < SHORTEST_SECRET {
-            let why = format!("it has a secret of fewer than {SHORTEST_SECRET} characters");
-            return Judged::Stranger(format!("{}: {why}", hook.secret_file.display()));
-        }
-        if hook.is_proven(secret, headers, body).is_none() {
+        if hook.is_proven(&secret, headers, body).is_none() {
             return Judged::Stranger("its token or signature is missing or wrong".to_owned());
         }
         if only(headers, "x-github-event") == Some(b"ping") {
@@ -372,7 +370,9 @@ mod tests {
             refused(rig.judge(&headers, text.clone()), "token or signature is missing or wrong");
         }
         token.secret("", 0o600);
-        refused(token.judge(&[("x-meshd-token", "")], text.clone()), "fewer than 16");
+        refused(token.judge(&[("x-meshd-token", "")], text.clone()), "it is empty");
+        token.secret("fifteen-letters", 0o600);
+        refused(token.judge(&[("x-meshd-token", "fifteen-letters")], text.clone()), "fewer than 16");
         token.secret(SECRET, 0o640);
         refused(token.token(text), "others can read it");
     }
