@@ -60,17 +60,6 @@ pub struct Counters {
     pub forgotten: u64,
 }
 
-/// What an `events-sink` counts.
-#[derive(Debug, Default)]
-pub struct SinkCounters {
-    /// Lines that were sent; those that were sent again count again.
-    pub sent: AtomicU64,
-    /// Lines for which there was no room.
-    pub lost: AtomicU64,
-    /// Bytes that wait on disk.
-    pub waiting: AtomicU64,
-}
-
 /// What one neighbour has sent since its session began, and how much of that was of no use: it shows where a flood
 /// comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

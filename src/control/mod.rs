@@ -26,6 +26,7 @@ mod refusal;
 mod reload;
 pub(crate) mod server;
 mod session;
+mod sink;
 mod stop;
 mod traceroute;
 mod work;
@@ -41,6 +42,7 @@ pub(crate) use observe::{Observer, broken_links};
 use refusal::RequestRefusal;
 pub(crate) use server::Server;
 pub(crate) use session::ServerLimits;
+pub(crate) use sink::SinkCounters;
 
 #[cfg(test)]
 mod tests;

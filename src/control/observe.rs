@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::health::{ControllerSeen, ControllerWatch, ProcessLife};
-use crate::counters::{SinkCounters, Tables};
+use super::sink::SinkCounters;
+use crate::counters::Tables;
 use crate::mesh::{Break, MeshStatus, NodeOutage};
 use crate::node::{LinkStatus, NodeHandle};
 use crate::rpc::report::Lenient;
@@ -46,7 +47,7 @@ pub(crate) struct Observer {
     pub work: Registry,
     /// The life of its process.
     pub life: ProcessLife,
-    /// What its `events-sink` counts.
+    /// How its `events-sink` stands.
     pub sink: Arc<SinkCounters>,
     /// Its controller, if it has one.
     controller: Option<Arc<ControllerWatch>>,

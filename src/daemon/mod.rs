@@ -219,9 +219,11 @@ pub async fn run(loaded: Loaded, log: Log) -> Result<(), NodeFailure> {
     });
     let (seen, asked) = (profiles.clone(), operations.clone());
     let reload = Arc::downgrade(&reloader);
-    let doctor = doctor::Doctor::new(reload.clone(), node.clone(), profiles.clone(), operations.clone());
+    let observer = Observer::new(node.clone(), seen, VERSION, work.clone(), life.clone(), asked);
+    let (looked_after, sink) = (operations.clone(), observer.sink.clone());
+    let doctor = doctor::Doctor::new(reload.clone(), node.clone(), profiles.clone(), looked_after, sink);
     let context = Context {
-        observer: Observer::new(node.clone(), seen, VERSION, work.clone(), life.clone(), asked),
+        observer,
         node: node.clone(),
         streams,
         tls: profiles,

@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::exposition::{Exposition, Family};
 use super::process;
-use crate::control::Context;
-use crate::counters::{ControllerCounters, Counters, SinkCounters, Tables};
+use crate::control::{Context, SinkCounters};
+use crate::counters::{ControllerCounters, Counters, Tables};
 use crate::node::Queues;
 use crate::rpc::report::controller::ControllerReport;
 use crate::rpc::report::node::{LinkReport, NodeReport, PeerReport, Section};
@@ -96,7 +96,7 @@ fn queues(page: &mut Exposition, queues: Queues) {
 }
 
 fn sink(page: &mut Exposition, sink: &SinkCounters) {
-    let SinkCounters { sent, lost, waiting } = sink;
+    let SinkCounters { sent, lost, waiting, .. } = sink;
     page.counter("meshd_sink_sent_total", "Lines sent to the receiver of events.")
         .put(&[], sent.load(Relaxed));
     page.counter("meshd_sink_lost_total", "Lines for which the buffer of events had no room.")

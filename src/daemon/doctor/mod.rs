@@ -1,12 +1,13 @@
 //! Finds what is wrong with this node: its configuration, its host and its links. Owns the order of the examination,
 //! and that only one runs at a time. `check` examines the configuration, `checks` the host by its `facts`, `links` the
-//! links, and `instances` a controller's instances. Does not examine the way to another node: `meshctl doctor` does
+//! links, `sink` the `events-sink`, and `instances` a controller's instances. Does not examine the way to another node: `meshctl doctor` does
 //! that.
 
 mod checks;
 mod facts;
 mod instances;
 mod links;
+mod sink;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 use super::check;
 use super::reload::Reloader;
 use crate::config::{self, Config, Environment, Invocation, Sources};
-use crate::control::{self, Examine};
+use crate::control::{self, Examine, SinkCounters};
 use crate::node::NodeHandle;
 use crate::rpc::report::finding::Finding;
 use crate::rpc::report::outage::OutageReport;
@@ -35,6 +36,7 @@ pub(super) struct Doctor {
     node: NodeHandle,
     profiles: Profiles,
     controller: Option<Arc<dyn Operations>>,
+    sink: Arc<SinkCounters>,
     turn: Arc<Mutex<()>>,
 }
 
@@ -44,8 +46,9 @@ impl Doctor {
         node: NodeHandle,
         profiles: Profiles,
         controller: Option<Arc<dyn Operations>>,
+        sink: Arc<SinkCounters>,
     ) -> Self {
-        Self { reloader, node, profiles, controller, turn: Arc::default() }
+        Self { reloader, node, profiles, controller, sink, turn: Arc::default() }
     }
 
     async fn all(&self) -> Vec<Finding> {
@@ -81,6 +84,7 @@ impl Doctor {
             .chain(sessions.iter().flat_map(links::of_session))
             .chain(links::of_outages(self.node.id(), &outages, &idle, &dials))
             .chain(peers)
+            .chain(sink::of_sink(&self.sink))
             .chain(instances)
             .collect()
     }

@@ -26,8 +26,7 @@ use self::buffer::SinkBuffer;
 use self::sender::SinkSender;
 use super::token::TokenFile;
 use super::web::{LIST_WITHIN, SNAPSHOT_EVERY, look};
-use crate::control::Context;
-use crate::counters::SinkCounters;
+use crate::control::{Context, SinkCounters};
 use crate::os::answers::{AnswerDoor, AnswerRoom};
 use crate::rpc::operation::{Answer, AuditPage, Operation};
 use crate::rpc::report::controller::AuditRow;
@@ -56,7 +55,6 @@ pub(crate) struct SinkOptions {
 /// The sink of a node.
 pub(crate) struct EventSink {
     context: Context,
-    options: Arc<SinkOptions>,
     shelf: Arc<SinkShelf>,
 }
 
@@ -65,6 +63,7 @@ struct SinkShelf {
     // A lock rather than a task: it is held on threads for blocking work alone.
     buffer: Mutex<SinkBuffer>,
     news: Notify,
+    options: SinkOptions,
     counters: Arc<SinkCounters>,
     /// The beginning of each line's ID.
     name: String,
@@ -123,25 +122,28 @@ impl EventSink {
         let (node, counters) = (context.node.id().to_string(), context.observer.sink.clone());
         let name = format!("{node}/{:x}/", buffer.epoch);
         counters.waiting.store(buffer.waiting(), Relaxed);
-        let shelf = SinkShelf { buffer: Mutex::new(buffer), news: Notify::new(), counters, name, node };
-        Ok(Self { context, options: Arc::new(options), shelf: Arc::new(shelf) })
+        counters.most.store(options.most, Relaxed);
+        let (buffer, news) = (Mutex::new(buffer), Notify::new());
+        let shelf = Arc::new(SinkShelf { buffer, news, options, counters, name, node });
+        Ok(Self { context, shelf })
     }
 
     /// Gathers and sends until `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let sender = SinkSender::new(self.options.clone(), self.shelf.clone());
+        let sender = SinkSender::new(self.shelf.clone());
         tokio::select! {
             () = stop.cancelled() => {}
             () = self.gather() => {}
             () = sender.run() => {}
         }
+        self.shelf.counters.note_end();
     }
 
     async fn gather(&self) {
         let room = AnswerDoor::new().room("the sink".to_owned());
         let mut log = EventLog::new(look(&self.context, &room).await, 1);
         let gap = MeshEvent::gap(0, self.shelf.node.clone(), None, Timestamp::now());
-        let mut told: Vec<_> = self.options.events.then(|| ("event", json!(gap))).into_iter().collect();
+        let mut told: Vec<_> = self.shelf.options.events.then(|| ("event", json!(gap))).into_iter().collect();
         let mut ticks = interval(SNAPSHOT_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -152,7 +154,7 @@ impl EventSink {
                 self.shelf.append(std::mem::take(&mut told), audit).await;
             }
             ticks.tick().await;
-            if self.options.events {
+            if self.shelf.options.events {
                 // `None` means that the process ends.
                 let Some((after, events)) = self.changes(log, &room).await else { return };
                 log = after;
@@ -176,7 +178,7 @@ impl EventSink {
 
     /// New rows of the audit. While the buffer is half full they stay in the store, which loses none.
     async fn rows(&self) -> Vec<AuditRow> {
-        let Some(controller) = self.context.controller.as_ref().filter(|_| self.options.audit) else {
+        let Some(controller) = self.context.controller.as_ref().filter(|_| self.shelf.options.audit) else {
             return Vec::new();
         };
         let place = self.shelf.with(|_, buffer| Ok(buffer.has_room().then(|| buffer.audit()))).await;

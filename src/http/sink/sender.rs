@@ -3,17 +3,15 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::Request;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http_body_util::Full;
 use jiff::Timestamp;
 use serde_json::json;
 use socket2::{SockRef, TcpKeepalive};
@@ -21,15 +19,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, split};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
-use tokio_util::either::Either;
-use tokio_util::task::AbortOnDropHandle;
 
+use super::SinkShelf;
 use super::buffer::SinkBatch;
-use super::{SinkOptions, SinkShelf};
-use crate::http::token::TokenError;
 use crate::os::back_off::BackOff;
 use crate::os::tcp;
-use crate::tls::{HandshakeError, Secured};
+use crate::rpc::Duplex;
+use crate::rpc::post::{Poster, place, post_to};
 
 /// How long to connect may take, and how long until lines are written or answered.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
@@ -49,52 +45,35 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_retries(3);
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
-type SinkIo = Either<TcpStream, Box<Secured<TcpStream>>>;
+const LATE: &str = "it does not answer in time";
+const CLOSED: &str = "it has closed the connection";
 
-/// Why lines cannot be sent.
-#[derive(Debug, thiserror::Error)]
-enum SinkFault {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Tls(#[from] HandshakeError),
-    #[error("{0}")]
-    Token(#[from] TokenError),
-    #[error("{0}")]
-    Http(#[from] hyper::Error),
-    #[error("{0}")]
-    Request(#[from] http::Error),
-    #[error("it answers {0}")]
-    Status(StatusCode),
-    #[error("it does not answer in time")]
-    Late(#[from] tokio::time::error::Elapsed),
-    #[error("it has closed the connection")]
-    Closed,
-}
+/// Why lines cannot be sent. People alone read it.
+type SinkFault = Box<dyn Error + Send + Sync>;
 
 pub(super) struct SinkSender {
-    options: Arc<SinkOptions>,
     shelf: Arc<SinkShelf>,
     pauses: BackOff,
 }
 
 impl SinkSender {
-    pub(super) fn new(options: Arc<SinkOptions>, shelf: Arc<SinkShelf>) -> Self {
-        Self { options, shelf, pauses: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE) }
+    pub(super) fn new(shelf: Arc<SinkShelf>) -> Self {
+        Self { shelf, pauses: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE) }
     }
 
     pub(super) async fn run(mut self) {
+        let is_http = matches!(self.shelf.options.address.scheme_str(), Some("http" | "https"));
         loop {
-            let is_http = matches!(self.options.address.scheme_str(), Some("http" | "https"));
             let failed = match is_http {
                 true => self.post().await.err(),
                 false => self.stream().await.err(),
             };
             let Some(error) = failed else { continue };
             if self.pauses.failures() == 0 {
-                let address = &self.options.address;
+                let address = &self.shelf.options.address;
                 tracing::warn!(%address, %error, "cannot send events to the sink: they wait on disk");
             }
+            self.shelf.counters.note_failure(Timestamp::now(), error.to_string());
             sleep(self.pauses.next()).await;
         }
     }
@@ -102,24 +81,20 @@ impl SinkSender {
     /// The receiver has taken something.
     fn note_success(&mut self, lines: u64) {
         if self.pauses.failures() > 0 {
-            tracing::info!(address = %self.options.address, "the sink takes events again");
+            tracing::info!(address = %self.shelf.options.address, "the sink takes events again");
             self.pauses.reset();
         }
-        self.shelf.counters.sent.fetch_add(lines, Relaxed);
+        self.shelf.counters.note_success(lines);
     }
 
-    async fn connect(&self) -> Result<SinkIo, SinkFault> {
-        let address = &self.options.address;
-        let host = address.host().unwrap_or_default();
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let usual = if address.scheme_str() == Some("https") { 443 } else { 80 };
-        let target = (bare, address.port_u16().unwrap_or(usual));
-        let stream = timeout(CONNECTED_WITHIN, TcpStream::connect(target)).await??;
+    async fn connect(&self) -> Result<Box<dyn Duplex>, SinkFault> {
+        let (host, port) = place(&self.shelf.options.address);
+        let stream = within(CONNECTED_WITHIN, TcpStream::connect((host, port))).await??;
         tcp::tune(&stream, &KEEPALIVE);
         SockRef::from(&stream).set_send_buffer_size(UNSENT)?;
-        Ok(match &self.options.tls {
-            Some(tls) => Either::Right(Box::new(tls.connect(stream, host).await?)),
-            None => Either::Left(stream),
+        Ok(match &self.shelf.options.tls {
+            Some(tls) => Box::new(tls.connect(stream, host).await?),
+            None => Box::new(stream),
         })
     }
 
@@ -150,17 +125,13 @@ impl SinkSender {
     async fn post(&mut self) -> Result<(), SinkFault> {
         let next = self.shelf.with(|_, buffer| Ok(buffer.confirmed())).await?;
         let mut batch = self.lines(next).await?;
-        let (mut requests, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
-        let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+        let mut receiver = Poster::new(self.connect().await?).await?;
         while batch.lines > 0 {
             let (lines, end) = (batch.lines, batch.end());
             let request = self.request(batch.text).await?;
-            let answer = timeout(TAKEN_WITHIN, requests.send_request(request)).await??;
-            let status = answer.status();
-            // So that the connection can be used again.
-            let _rest = timeout(TAKEN_WITHIN, Limited::new(answer.into_body(), ANSWER).collect()).await?;
+            let (status, _answer) = within(TAKEN_WITHIN, receiver.post(request, ANSWER)).await??;
             if !status.is_success() {
-                return Err(SinkFault::Status(status));
+                return Err(format!("it answers {status}").into());
             }
             self.shelf.with(move |_, buffer| buffer.confirm(end)).await?;
             self.note_success(lines);
@@ -170,14 +141,10 @@ impl SinkSender {
     }
 
     async fn request(&self, text: Vec<u8>) -> Result<Request<Full<Bytes>>, SinkFault> {
-        let address = &self.options.address;
-        let path = address.path_and_query().map_or("/", |path| path.as_str());
-        let host = address.authority().map_or("", |authority| authority.as_str());
-        let mut request = Request::post(path).header(HOST, host).header(CONTENT_TYPE, NDJSON);
-        if let Some(file) = self.options.token.clone() {
-            let token = spawn_blocking(move || file.read()).await.map_err(io::Error::other)??;
-            let mut value =
-                HeaderValue::from_bytes(&[b"Bearer ", &token[..]].concat()).map_err(http::Error::from)?;
+        let mut request = post_to(&self.shelf.options.address).header(CONTENT_TYPE, NDJSON);
+        if let Some(file) = self.shelf.options.token.clone() {
+            let token = spawn_blocking(move || file.read()).await??;
+            let mut value = HeaderValue::from_bytes(&[b"Bearer ", &token[..]].concat())?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -192,16 +159,13 @@ impl SinkSender {
         let mut closed = std::pin::pin!(closed(reading));
         let mut under_way = UnderWay::default();
         loop {
-            let written = async {
-                timeout(TAKEN_WITHIN, async {
-                    writing.write_all(&batch.text).await?;
-                    writing.flush().await
-                })
-                .await
-            };
+            let written = within(TAKEN_WITHIN, async {
+                writing.write_all(&batch.text).await?;
+                writing.flush().await
+            });
             tokio::select! {
                 written = written => written??,
-                () = &mut closed => return Err(SinkFault::Closed),
+                () = &mut closed => return Err(CLOSED.into()),
             }
             next = batch.end();
             if let Some(safe) = under_way.add(next, batch.text.len()) {
@@ -210,10 +174,14 @@ impl SinkSender {
             self.note_success(batch.lines);
             batch = tokio::select! {
                 lines = self.lines(next) => lines?,
-                () = &mut closed => return Err(SinkFault::Closed),
+                () = &mut closed => return Err(CLOSED.into()),
             };
         }
     }
+}
+
+async fn within<T>(time: Duration, answer: impl Future<Output = T>) -> Result<T, SinkFault> {
+    timeout(time, answer).await.map_err(|_| LATE.into())
 }
 
 /// Lines that were written, and may not have arrived.

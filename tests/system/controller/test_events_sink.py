@@ -87,6 +87,11 @@ def reload(node):
     assert done.returncode == 0, done
 
 
+def diagnosis(node):
+    done = subprocess.run([MESHCTL, "--socket", node.socket, "doctor"], capture_output=True, text=True, env=environment(), timeout=60)
+    return done.stdout
+
+
 def test_every_line_arrives_although_the_receiver_and_the_node_go_away(mesh, tmp_path):
     pki = Pki(tmp_path / "pki")
     pki.issue("sink", [])
@@ -117,6 +122,7 @@ def test_every_line_arrives_although_the_receiver_and_the_node_go_away(mesh, tmp
     node.restart(signal.SIGKILL)
     act(2)
     assert not has_all()
+    until("the doctor to tell", lambda: "events-sink: no event could be sent since" in diagnosis(node))
     receiver.start()
     until("all lines", lambda: has_all() and len(events(told(receiver.lines), "reload")) == 3, PATIENCE)
     receiver.stop()
@@ -124,6 +130,7 @@ def test_every_line_arrives_although_the_receiver_and_the_node_go_away(mesh, tmp
     act(1)
     until("the lines after a connection that was lost without a word", has_all, PATIENCE)
     assert len(events(told(receiver.lines), "gap")) == 2, "the beginning of each process"
+    assert "events-sink" not in diagnosis(node)
     assert {line["node"] for line in receiver.lines} == {"control"}
     page = metrics.scrape(scrape)
     assert metrics.value(page, "meshd_sink_lost_total") == 0 and metrics.value(page, "meshd_sink_sent_total") > 0
