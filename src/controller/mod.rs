@@ -34,7 +34,7 @@ pub mod peer;
 pub mod pod;
 pub mod projects;
 pub mod refusal;
-pub(crate) mod saved;
+pub mod saved;
 pub mod service;
 pub mod store;
 pub mod stream;

@@ -79,7 +79,7 @@ impl Service {
             extra_vars: job.extra_vars.keys().cloned().collect(),
             vars: job.vars.iter().map(|(name, var)| (name.clone(), VarReport::from(var))).collect(),
             hook: job.hook.as_ref().map(|hook| Lenient::Known(hook.kind)),
-            header: serde_json::from_str(&job.header(name, &loaded.hash).to_string()).unwrap_or_default(),
+            header: serde_json::from_str(&job.header(name, &loaded.hash()).to_string()).unwrap_or_default(),
         })
     }
 
@@ -126,10 +126,9 @@ impl Service {
         }
         let variables = job.variables(vars.0).map_err(|why| bad(format!("{name}: {why}")))?;
         let (this, who) = (self.clone(), who.clone());
-        let started =
-            tokio::spawn(
-                async move { this.submit_saved(&name, &loaded.hash, job, variables, who, terms).await },
-            );
+        let started = tokio::spawn(async move {
+            this.submit_saved(&name, &loaded.hash(), job, variables, who, terms).await
+        });
         started.await.map_err(|error| conflict(error.to_string()))?
     }
 
@@ -276,7 +275,7 @@ fn summary(name: &str, entry: &SavedEntry) -> SavedSummary {
         description: text(&loaded.description),
         runs: text(&loaded.runs),
         source: text(&loaded.source),
-        hash: Some(loaded.hash.to_string()),
+        hash: Some(loaded.hash()),
         fault,
     }
 }

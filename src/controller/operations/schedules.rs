@@ -60,15 +60,14 @@ fn report(
     known: Option<&ScheduleState>,
     now: Timestamp,
 ) -> ScheduleReport {
-    let said = &schedule.said;
     let next = next_starts(name, schedule, known, now).take(NEXT).map(|start| start.to_string());
     ScheduleReport {
         name: name.to_owned(),
-        rule: said.rule(),
-        zone: said.zone().to_owned(),
-        overlap: Lenient::Known(said.overlap),
-        missed: Lenient::Known(said.missed),
-        enabled: said.enabled,
+        rule: schedule.rule.to_string(),
+        zone: schedule.timetable.zone().to_owned(),
+        overlap: Lenient::Known(schedule.overlap),
+        missed: Lenient::Known(schedule.missed),
+        enabled: schedule.enabled,
         paused: known.is_some_and(|known| known.paused),
         next: next.collect(),
         last: known.and_then(|known| known.last.clone()),

@@ -4,17 +4,18 @@
 //! Whoever can write such a file runs commands on all hosts that the node's jobs reach. So a file counts only if it is no
 //! link, belongs to the daemon's user or to root, and nobody else can write to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use jiff::civil::Date;
 
 use super::SavedFault;
 use super::file::SavedJob;
-use super::schedule::{LoadedSchedule, Schedule, holidays};
+use super::schedule::{LoadedSchedule, holidays};
 use crate::controller::credentials::is_file_name;
 use crate::os::{hex, regular_file};
 use crate::yaml::YamlFault;
@@ -38,8 +39,7 @@ const OTHERS_WRITE: u32 = 0o022;
 #[derive(Debug, PartialEq)]
 pub(crate) struct LoadedJob {
     text: Box<str>,
-    /// 16 hex digits of the file's hash.
-    pub hash: Box<str>,
+    hash: [u8; HASH],
     /// For people.
     pub description: Option<Box<str>>,
     /// Its playbook or module.
@@ -55,19 +55,30 @@ impl LoadedJob {
     ///
     /// # Errors
     /// The first fault, with its line.
-    pub(super) fn of(text: &str, hash: &str) -> Result<Self, YamlFault> {
-        let job = SavedJob::parse(text)?;
-        let schedule = job.schedule.map(load_schedule).transpose();
-        let schedule = schedule.map_err(|text| YamlFault { line: 0, text })?;
+    fn of(text: String, hash: [u8; HASH]) -> Result<Self, YamlFault> {
+        let job = SavedJob::parse(&text)?;
+        let schedule = match job.schedule.zip(job.timetable) {
+            Some((said, times)) => {
+                let days = said.holidays.as_deref().map(holidays_of).transpose();
+                let days = days.map_err(|text| YamlFault { line: 0, text })?.unwrap_or_default();
+                Some(said.loaded(times, days))
+            }
+            None => None,
+        };
         let url = job.project.as_ref().map(|project| project.url.as_str().into());
         Ok(Self {
             text: text.into(),
-            hash: hash.into(),
+            hash,
             description: job.description.map(Into::into),
             runs: job.playbook.or(job.module).map(Into::into),
             source: url.or_else(|| job.directory.map(|path| path.display().to_string().into())),
             schedule: schedule.map(Box::new),
         })
+    }
+
+    /// 16 hex digits of the file's hash.
+    pub(crate) fn hash(&self) -> String {
+        hex::print(&self.hash)
     }
 
     /// The whole of it.
@@ -85,7 +96,7 @@ pub(crate) struct SavedEntry {
     /// The last good version.
     pub job: Option<Arc<LoadedJob>>,
     /// What is wrong with the file now.
-    pub fault: Option<SavedFault>,
+    pub fault: Option<Box<SavedFault>>,
 }
 
 impl SavedEntry {
@@ -125,7 +136,7 @@ impl SavedJobs {
             ReadFile { name, path, text }
         };
         let files: Vec<ReadFile> = names.into_iter().map(file).collect();
-        this.entries = parse_all(&files, former);
+        this.entries = parse_all(files, former);
         this
     }
 
@@ -185,7 +196,7 @@ impl SavedJobs {
 
     /// All that is wrong.
     pub(crate) fn all_faults(&self) -> impl Iterator<Item = &SavedFault> {
-        self.faults.iter().chain(self.entries.values().filter_map(|entry| entry.fault.as_ref()))
+        self.faults.iter().chain(self.entries.values().filter_map(|entry| entry.fault.as_deref()))
     }
 }
 
@@ -197,26 +208,29 @@ struct ReadFile {
 }
 
 impl ReadFile {
-    /// What there is under its name now.
-    fn entry(&self, former: &SavedJobs) -> SavedEntry {
+    /// Its name, and what there is under it now.
+    fn entry(self, former: &SavedJobs) -> (String, SavedEntry) {
         let before = former.entries.get(&self.name).and_then(|entry| entry.job.clone());
-        let text = self.text.as_ref().map_err(|what| fault(&self.path, 0, what));
-        match text.and_then(|text| loaded(&self.path, text, before.as_ref())) {
+        let text = self.text.map_err(|what| fault(&self.path, 0, what));
+        let entry = match text.and_then(|text| loaded(&self.path, text, before.as_ref())) {
             Ok(job) => SavedEntry { job: Some(job), fault: None },
-            Err(fault) => SavedEntry { job: before, fault: Some(fault) },
-        }
+            Err(fault) => SavedEntry { job: before, fault: Some(Box::new(fault)) },
+        };
+        (self.name, entry)
     }
 }
 
 /// Parses files on several threads, because an operator waits for a reload: 10,000 files take a processor 0.9 s.
-fn parse_all(files: &[ReadFile], former: &SavedJobs) -> BTreeMap<String, SavedEntry> {
+fn parse_all(files: Vec<ReadFile>, former: &SavedJobs) -> BTreeMap<String, SavedEntry> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
     let part = files.len().div_ceil(threads).max(LEAST_PART);
-    let parse = |file: &ReadFile| (file.name.clone(), file.entry(former));
+    let mut files = files.into_iter();
+    let parts = std::iter::from_fn(|| Some(files.by_ref().take(part).collect::<Vec<_>>()));
     std::thread::scope(|scope| {
-        let parts =
-            files.chunks(part).map(|part| scope.spawn(move || part.iter().map(parse).collect::<Vec<_>>()));
-        let parts: Vec<_> = parts.collect();
+        let parse = |part: Vec<ReadFile>| {
+            scope.spawn(|| part.into_iter().map(|file| file.entry(former)).collect::<Vec<_>>())
+        };
+        let parts: Vec<_> = parts.take_while(|part| !part.is_empty()).map(parse).collect();
         parts.into_iter().flat_map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }
@@ -225,7 +239,7 @@ impl SavedFault {
     /// Reads one file, which need not be in a directory of saved jobs.
     pub(crate) fn of_file(path: &Path) -> Option<Self> {
         let text = read(path).map_err(|what| fault(path, 0, what));
-        text.and_then(|text| loaded(path, &text, None)).err()
+        text.and_then(|text| loaded(path, text, None)).err()
     }
 }
 
@@ -234,27 +248,23 @@ fn fault(path: &Path, line: u64, what: impl Into<String>) -> SavedFault {
 }
 
 /// The job in a text; the one before if that has not changed.
-fn loaded(path: &Path, text: &str, before: Option<&Arc<LoadedJob>>) -> Result<Arc<LoadedJob>, SavedFault> {
-    let hash = digest::digest(&digest::SHA256, text.as_bytes());
-    let hash = hex::print(&hash.as_ref()[..HASH]);
-    let reads_more = |job: &LoadedJob| job.schedule.as_ref().is_some_and(|one| one.said.holidays.is_some());
-    if let Some(same) = before.filter(|before| *before.hash == *hash && !reads_more(before)) {
+fn loaded(path: &Path, text: String, before: Option<&Arc<LoadedJob>>) -> Result<Arc<LoadedJob>, SavedFault> {
+    let sum = digest::digest(&digest::SHA256, text.as_bytes());
+    let mut hash = [0; HASH];
+    hash.copy_from_slice(&sum.as_ref()[..HASH]);
+    let reads_more = |job: &LoadedJob| job.schedule.as_ref().is_some_and(|schedule| schedule.has_holidays);
+    if let Some(same) = before.filter(|before| before.hash == hash && !reads_more(before)) {
         return Ok(same.clone());
     }
-    let loaded = LoadedJob::of(text, &hash).map_err(|wrong| fault(path, wrong.line, wrong.text));
+    let loaded = LoadedJob::of(text, hash).map_err(|wrong| fault(path, wrong.line, wrong.text));
     loaded.map(Arc::new)
 }
 
-/// A schedule with the holidays of its file.
-fn load_schedule(said: Schedule) -> Result<LoadedSchedule, String> {
-    let timetable = said.timetable().map_err(|(key, why)| format!("schedule.{key}: {why}"))?;
-    let days = said.holidays.as_ref().map(|path| {
-        let wrong = |why: String| format!("schedule.holidays: {}{why}", path.display());
-        let text = read(path).map_err(|why| wrong(format!(": {why}")))?;
-        holidays(&text)
-            .map_err(|line| wrong(format!(":{line}: it does not begin with a date, as 2026-12-25")))
-    });
-    Ok(LoadedSchedule { holidays: days.transpose()?.unwrap_or_default(), timetable, said })
+/// The dates of a file of holidays.
+fn holidays_of(path: &Path) -> Result<BTreeSet<Date>, String> {
+    let wrong = |why: String| format!("schedule.holidays: {}{why}", path.display());
+    let text = read(path).map_err(|why| wrong(format!(": {why}")))?;
+    holidays(&text).map_err(|line| wrong(format!(":{line}: it does not begin with a date, as 2026-12-25")))
 }
 
 /// The text of a file, which is judged once it is open.

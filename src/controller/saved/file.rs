@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::hook::SavedHook;
 use super::rules as own;
-use super::schedule::Schedule;
+use super::schedule::{Schedule, Timetable};
 use super::vars::{self, SavedVar};
 use crate::controller::core::{GroupName, Word};
 use crate::controller::header::{ProjectSync, RetryWords, RunnerWords, rules};
@@ -132,6 +132,9 @@ pub(crate) struct SavedJob {
     pub keep: Keep,
     /// When it starts by itself.
     pub schedule: Option<Schedule>,
+    /// Its times, which follow from it.
+    #[serde(skip)]
+    pub(super) timetable: Option<Timetable>,
     /// Who else may start it.
     pub hook: Option<SavedHook>,
 }
@@ -175,7 +178,11 @@ impl SavedJob {
         }
         let mut job: Self = strict::read(keys).map_err(misfit)?;
         job.extra_vars = extra_vars;
-        job.check_whole().map_or(Ok(job), |fault| Err(misfit(fault)))
+        if let Some(fault) = job.check_whole() {
+            return Err(misfit(fault));
+        }
+        job.timetable = job.check_schedule().map_err(misfit)?;
+        Ok(job)
     }
 
     /// What is wrong with several keys together, if anything.
@@ -214,27 +221,22 @@ impl SavedJob {
             };
             Some(rule(&format!("{VARS}.{name}"), text))
         };
-        self.vars
-            .iter()
-            .find_map(fault_of)
-            .or_else(|| {
-                let (key, why) = self.hook.as_ref()?.fault(self)?;
-                Some(rule(&format!("hook.{key}"), why))
-            })
-            .or_else(|| self.check_schedule())
+        self.vars.iter().find_map(fault_of).or_else(|| {
+            let (key, why) = self.hook.as_ref()?.fault(self)?;
+            Some(rule(&format!("hook.{key}"), why))
+        })
     }
 
-    fn check_schedule(&self) -> Option<Misfit> {
-        let schedule = self.schedule.as_ref()?;
-        if let Err((key, why)) = schedule.timetable() {
-            return Some(rule(&format!("{SCHEDULE}.{key}"), why));
-        }
+    fn check_schedule(&self) -> Result<Option<Timetable>, Misfit> {
+        let Some(schedule) = &self.schedule else { return Ok(None) };
+        let wrong = |key: &str, why| rule(&format!("{SCHEDULE}.{key}"), why);
+        let timetable = schedule.timetable().map_err(|(key, why)| wrong(key, why))?;
         let is_secret = |name: &&String| self.vars.get(*name).is_some_and(|var| var.secret);
-        let fault = match schedule.vars.keys().find(is_secret) {
-            Some(secret) => format!("{secret} is secret: a file is no place for it"),
-            None => vars::settle(&self.vars, schedule.vars.clone()).err()?,
-        };
-        Some(rule(&format!("{SCHEDULE}.{VARS}"), fault))
+        if let Some(secret) = schedule.vars.keys().find(is_secret) {
+            return Err(wrong(VARS, format!("{secret} is secret: a file is no place for it")));
+        }
+        vars::settle(&self.vars, schedule.vars.clone()).map_err(|why| wrong(VARS, why))?;
+        Ok(Some(timetable))
     }
 }
 

@@ -20,10 +20,11 @@ mod vars;
 pub(crate) use self::directory::{LoadedJob, SavedEntry, SavedJobs};
 pub(crate) use self::file::SavedJob;
 pub(crate) use self::hook::{HookRates, Judged};
-pub(crate) use self::schedule::LoadedSchedule;
+pub use self::schedule::{LoadedSchedule, Schedule, Timetable};
 pub(crate) use self::shelf::SavedShelf;
 pub(crate) use self::start::{NodeGuards, RESERVED, saved_label};
-pub(crate) use self::ticks::{Due, OpenJob, ScheduleLook, ScheduleState, next_starts};
+pub(crate) use self::ticks::next_starts;
+pub use self::ticks::{Due, OpenJob, ScheduleLook, ScheduleState, TakenTick};
 pub(crate) use self::vars::SavedVar;
 
 /// What is wrong with a file, and in which line.

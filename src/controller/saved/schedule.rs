@@ -29,7 +29,7 @@ const FIELDS: usize = 5;
 /// A schedule as its file says it.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     /// The expression.
     #[serde(deserialize_with = "own::line")]
     pub cron: Option<String>,
@@ -79,27 +79,32 @@ impl Default for Schedule {
     }
 }
 
-/// A schedule that nodes follow.
-#[derive(Debug, Clone)]
-pub(crate) struct LoadedSchedule {
-    /// What its file says.
-    pub said: Schedule,
+/// A schedule that nodes follow. Ten thousand of them are in memory, so it has only what is needed again and again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadedSchedule {
     /// Its times.
     pub timetable: Timetable,
     /// Dates at which nothing starts.
     pub holidays: BTreeSet<Date>,
-}
-
-/// What a file says decides the times.
-impl PartialEq for LoadedSchedule {
-    fn eq(&self, other: &Self) -> bool {
-        self.said == other.said && self.holidays == other.holidays
-    }
+    /// They come from a file.
+    pub has_holidays: bool,
+    /// The expression or the rhythm, for people.
+    pub rule: Box<str>,
+    /// A text that differs whenever the times differ.
+    pub(super) rule_text: Box<str>,
+    /// What happens while the job before has not ended.
+    pub overlap: Overlap,
+    /// What happens about starts that were missed.
+    pub missed: MissedStarts,
+    /// Values of the job's variables, if it gives any.
+    pub vars: Option<Box<Map<String, Value>>>,
+    /// Nothing starts otherwise.
+    pub enabled: bool,
 }
 
 /// The times of a schedule.
-#[derive(Debug, Clone)]
-pub(crate) struct Timetable {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timetable {
     rule: TickRule,
     zone: TimeZone,
     not_before: Timestamp,
@@ -107,14 +112,15 @@ pub(crate) struct Timetable {
     jitter: Duration,
 }
 
-#[derive(Debug, Clone)]
+/// Expressions are kept as texts that have been parsed before: parsed, one takes a kilobyte.
+#[derive(Debug, Clone, PartialEq)]
 enum TickRule {
     /// Each so many milliseconds, from a moment on.
     Every { step: i64, from: i64 },
     /// Times of the day: as if they were of UTC, to be found in the zone.
-    Daily(Crontab),
+    Daily(Box<str>),
     /// A rhythm in the zone.
-    Rhythm(Crontab),
+    Rhythm(Box<str>),
 }
 
 impl Schedule {
@@ -122,8 +128,8 @@ impl Schedule {
     ///
     /// # Errors
     /// The key that is wrong, and why.
-    pub(super) fn timetable(&self) -> Result<Timetable, (&'static str, String)> {
-        let name = self.zone();
+    pub fn timetable(&self) -> Result<Timetable, (&'static str, String)> {
+        let name = self.zone.as_deref().unwrap_or("UTC");
         let zone = TimeZone::get(name).map_err(|_| {
             ("zone", format!("this host knows no time zone {name}: give a name as Europe/Berlin"))
         })?;
@@ -154,25 +160,31 @@ impl Schedule {
         Ok(Timetable { rule, zone, not_before, until, jitter })
     }
 
-    /// A text that differs whenever the times differ.
-    pub(super) fn rule_text(&self) -> String {
-        let Self { cron, every, zone, not_before, until, enabled, .. } = self;
-        format!("{cron:?} {every:?} {zone:?} {not_before:?} {until:?} {enabled}")
-    }
-
-    /// The expression or the rhythm, for people.
-    pub(crate) fn rule(&self) -> String {
+    /// The schedule with its times and with the dates of its file of holidays.
+    pub fn loaded(self, timetable: Timetable, holidays: BTreeSet<Date>) -> LoadedSchedule {
+        let Self { cron, every, zone, not_before, until, enabled, .. } = &self;
+        let rule_text = format!("{cron:?} {every:?} {zone:?} {not_before:?} {until:?} {enabled}");
         let every = || self.every.map(|every| format!("every {}", duration::print(every)));
-        self.cron.clone().or_else(every).unwrap_or_default()
-    }
-
-    /// The name of its zone.
-    pub(crate) fn zone(&self) -> &str {
-        self.zone.as_deref().unwrap_or("UTC")
+        LoadedSchedule {
+            timetable,
+            holidays,
+            has_holidays: self.holidays.is_some(),
+            rule_text: rule_text.into(),
+            rule: self.cron.clone().or_else(every).unwrap_or_default().into(),
+            overlap: self.overlap,
+            missed: self.missed,
+            vars: Some(self.vars).filter(|vars| !vars.is_empty()).map(Box::new),
+            enabled: self.enabled,
+        }
     }
 }
 
 impl Timetable {
+    /// The name of the zone.
+    pub(crate) fn zone(&self) -> &str {
+        self.zone.iana_name().unwrap_or("UTC")
+    }
+
     /// The first time after a moment.
     pub(crate) fn after(&self, moment: Timestamp) -> Option<Timestamp> {
         let from = moment.max(self.not_before.saturating_sub(SignedDuration::from_nanos(1)).ok()?);
@@ -182,8 +194,11 @@ impl Timetable {
                 let next = passed.checked_add(1)?.checked_mul(*step)?.checked_add(*first)?;
                 Timestamp::from_millisecond(next).ok()
             }
-            TickRule::Rhythm(cron) => cron.find_next(MakeTimestamp(from)).ok().map(|next| next.timestamp()),
-            TickRule::Daily(cron) => self.daily(cron, from),
+            TickRule::Rhythm(text) => {
+                let next = parsed(text).ok()?.find_next(MakeTimestamp(from));
+                next.ok().map(|next| next.timestamp())
+            }
+            TickRule::Daily(text) => self.daily(&parsed(text).ok()?, from),
         };
         next.filter(|next| *next <= self.until)
     }
@@ -240,10 +255,9 @@ fn expression(text: &str, zone: &TimeZone) -> Result<TickRule, String> {
         );
     }
     let is_rhythm = fields.iter().take(2).any(|field| field.starts_with('*'));
-    let mut options = ParseOptions::default();
-    options.fallback_timezone_option = FallbackTimezoneOption::UTC;
     let name = zone.iana_name().filter(|_| is_rhythm).unwrap_or("UTC");
-    let cron = parse_crontab_with(&format!("{} {name}", fields.join(" ")), options)
+    let text = format!("{} {name}", fields.join(" "));
+    let cron = parsed(&text)
         // Its message draws the place below the text, in several lines.
         .map_err(|error| match error.to_string().lines().last() {
             Some(line) => format!("it is not a cron expression: {}", line.trim_start_matches([' ', '^'])),
@@ -252,7 +266,14 @@ fn expression(text: &str, zone: &TimeZone) -> Result<TickRule, String> {
     if cron.find_next(MakeTimestamp(Timestamp::UNIX_EPOCH)).is_err() {
         return Err("no day is such a day".to_owned());
     }
-    Ok(if is_rhythm { TickRule::Rhythm(cron) } else { TickRule::Daily(cron) })
+    Ok(if is_rhythm { TickRule::Rhythm(text.into()) } else { TickRule::Daily(text.into()) })
+}
+
+/// The meaning of an expression's fields and its zone.
+fn parsed(text: &str) -> Result<Crontab, cronexpr::Error> {
+    let mut options = ParseOptions::default();
+    options.fallback_timezone_option = FallbackTimezoneOption::UTC;
+    parse_crontab_with(text, options)
 }
 
 /// The dates of a file of holidays: one at the beginning of each line, and then what people want to say of it.

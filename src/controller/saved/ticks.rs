@@ -24,7 +24,7 @@ const MOST_TICKS: usize = 500;
 /// What the store keeps of a schedule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct ScheduleState {
+pub struct ScheduleState {
     /// Everything up to this moment has been handled.
     pub cursor: Timestamp,
     /// The rule that held then. Under another one nothing has been missed yet.
@@ -41,7 +41,7 @@ pub(crate) struct ScheduleState {
 
 /// A tick that a node handles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TakenTick {
+pub struct TakenTick {
     tick: Timestamp,
     node: String,
     at: Timestamp,
@@ -49,17 +49,26 @@ pub(crate) struct TakenTick {
 
 /// What is done about a schedule.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Due {
+pub enum Due {
     /// Nothing before that moment, if ever.
     Nothing(Option<Timestamp>),
     /// Write this, and look again.
     Write(ScheduleState),
     /// Write the first, start the job of this tick and end those jobs, and write the second.
-    Start { tick: Timestamp, taken: Box<ScheduleState>, done: Box<ScheduleState>, end: Vec<i64> },
+    Start {
+        /// The time that the schedule says.
+        tick: Timestamp,
+        /// This node handles it.
+        taken: Box<ScheduleState>,
+        /// It is handled.
+        done: Box<ScheduleState>,
+        /// Jobs that the new one replaces.
+        end: Vec<i64>,
+    },
 }
 
 /// A look at a schedule.
-pub(crate) struct ScheduleLook<'a> {
+pub struct ScheduleLook<'a> {
     /// The name of the saved job.
     pub name: &'a str,
     /// Its schedule.
@@ -71,7 +80,7 @@ pub(crate) struct ScheduleLook<'a> {
 }
 
 /// A job of the schedule that has not ended.
-pub(crate) struct OpenJob {
+pub struct OpenJob {
     /// Its number.
     pub id: i64,
     /// It waits for its place.
@@ -80,14 +89,14 @@ pub(crate) struct OpenJob {
 
 impl ScheduleLook<'_> {
     /// What is done, with what the store keeps and with the jobs that have not ended.
-    pub(crate) fn due(&self, known: Option<&ScheduleState>, open: &[OpenJob]) -> Due {
+    pub fn due(&self, known: Option<&ScheduleState>, open: &[OpenJob]) -> Due {
         let now = self.now;
-        let LoadedSchedule { said, timetable, holidays } = self.schedule;
-        let rule = said.rule_text();
+        let LoadedSchedule { timetable, holidays, rule_text, overlap, missed, .. } = self.schedule;
         let state = match known {
-            Some(state) if state.rule == rule && state.cursor <= now + AHEAD => state,
+            Some(state) if *state.rule == **rule_text && state.cursor <= now + AHEAD => state,
             former => {
                 let former = former.cloned().unwrap_or_default();
+                let rule = rule_text.to_string();
                 return Due::Write(ScheduleState { cursor: now, rule, taken: None, ..former });
             }
         };
@@ -104,7 +113,7 @@ impl ScheduleLook<'_> {
             Due::Write(ScheduleState { cursor, skipped, taken: None, ..state.clone() })
         };
         let is_late = now.duration_since(moment) > ON_TIME;
-        if is_late && said.missed == MissedStarts::Skip {
+        if is_late && *missed == MissedStarts::Skip {
             // All that would have started before has been missed, too.
             let before = now - ON_TIME - timetable.longest_delay();
             return skip(tick.max(before), "no control node was at work".to_owned());
@@ -114,7 +123,7 @@ impl ScheduleLook<'_> {
             return skip(tick, format!("{date} is a holiday"));
         }
         let pending = open.iter().find(|job| job.is_pending);
-        match (said.overlap, open.first(), pending) {
+        match (overlap, open.first(), pending) {
             (Overlap::Skip, Some(OpenJob { id, .. }), _) => {
                 return skip(tick, format!("job {id} had not ended"));
             }
@@ -130,7 +139,7 @@ impl ScheduleLook<'_> {
         {
             return Due::Nothing(Some(*at + TAKEN));
         }
-        let is_replaced = said.overlap == Overlap::Replace;
+        let is_replaced = *overlap == Overlap::Replace;
         let end = open.iter().filter(|_| is_replaced).map(|job| job.id).collect();
         let taken = ScheduleState {
             taken: Some(TakenTick { tick, node: self.node.to_owned(), at: now }),
@@ -145,18 +154,13 @@ impl ScheduleLook<'_> {
 
 impl ScheduleState {
     /// What is known after an operator has paused the schedule, or has let it go on.
-    pub(crate) fn paused(
-        known: Option<Self>,
-        schedule: &LoadedSchedule,
-        paused: bool,
-        now: Timestamp,
-    ) -> Self {
-        let rule = schedule.said.rule_text();
+    pub fn paused(known: Option<Self>, schedule: &LoadedSchedule, paused: bool, now: Timestamp) -> Self {
+        let rule = schedule.rule_text.to_string();
         Self { cursor: now, rule, paused, taken: None, ..known.unwrap_or_default() }
     }
 
     /// The job of a tick has been started.
-    pub(crate) fn started(self, tick: Timestamp, job: Option<i64>) -> Self {
+    pub fn started(self, tick: Timestamp, job: Option<i64>) -> Self {
         Self { last: Some(StartedTick { tick: tick.to_string(), job }), ..self }
     }
 
@@ -173,7 +177,7 @@ pub(crate) fn next_starts(
     known: Option<&ScheduleState>,
     now: Timestamp,
 ) -> impl Iterator<Item = Timestamp> {
-    let is_in_force = schedule.said.enabled && !known.is_some_and(|known| known.paused);
+    let is_in_force = schedule.enabled && !known.is_some_and(|known| known.paused);
     let first = schedule.timetable.after(now).filter(|_| is_in_force);
     let ticks = std::iter::successors(first, |tick| schedule.timetable.after(*tick)).take(MOST_TICKS);
     let opens = ticks.filter(|tick| !schedule.holidays.contains(&schedule.timetable.date(*tick)));

@@ -55,7 +55,7 @@ impl Service {
     /// Does what is due, and returns how long nothing will be.
     async fn look_at_schedules(&self) -> Result<Duration, Error> {
         let saved = self.saved.now();
-        let schedules: Vec<_> = saved.schedules().filter(|(_, schedule)| schedule.said.enabled).collect();
+        let schedules: Vec<_> = saved.schedules().filter(|(_, schedule)| schedule.enabled).collect();
         // A node without its lease may have lost sight of what others do.
         if schedules.is_empty() || !self.driver.lease.may_act() {
             return Ok(LONGEST_PAUSE);
@@ -138,15 +138,13 @@ impl Service {
                     self.write_schedule(name, version, &next).await?;
                 }
                 Due::Start { tick, taken, done, end } => {
-                    if self.write_schedule(name, version, &taken).await?
-                        && let Some(done) = self.start_scheduled(name, schedule, tick, *done).await?
-                    {
-                        self.end_replaced(name, &end).await;
-                        let (version, _) = self.known_schedule(name).await?;
-                        self.write_schedule(name, version, &done).await?;
-                    } else {
+                    if !self.write_schedule(name, version, &taken).await? {
                         return Ok(None);
                     }
+                    let done = self.start_scheduled(name, schedule, tick, *done).await?;
+                    self.end_replaced(name, &end).await;
+                    let (version, _) = self.known_schedule(name).await?;
+                    self.write_schedule(name, version, &done).await?;
                 }
             }
             (version, state) = self.known_schedule(name).await?;
@@ -156,27 +154,27 @@ impl Service {
         Ok(None)
     }
 
-    /// Starts the job of a tick. Returns the state to write, or nothing if it is to be tried again.
+    /// Starts the job of a tick. Returns the state to write.
     async fn start_scheduled(
         &self,
         name: &str,
         schedule: &LoadedSchedule,
         tick: Timestamp,
         done: ScheduleState,
-    ) -> Result<Option<ScheduleState>, Error> {
-        let asked = SavedStart { name: name.to_owned(), vars: GivenVars(schedule.said.vars.clone()) };
+    ) -> Result<ScheduleState, Error> {
+        let vars = schedule.vars.as_deref().cloned().unwrap_or_default();
+        let asked = SavedStart { name: name.to_owned(), vars: GivenVars(vars) };
         let terms = LaunchTerms {
             key: Some(format!("{LABEL}/{name}/{}", tick.as_millisecond())),
             label: Some((LABEL.to_owned(), name.to_owned())),
-            exclusive: (schedule.said.overlap != Overlap::Skip)
-                .then(|| Word::from(&*format!("{LABEL}/{name}"))),
+            exclusive: (schedule.overlap != Overlap::Skip).then(|| Word::from(&*format!("{LABEL}/{name}"))),
         };
         let who = Caller::of_file(CallerName::Schedule(name.to_owned()));
         let started = self.start_saved_once(asked, &who, terms).await;
         Ok(match started {
             Ok(started) => {
                 let job = started.map_or_else(|known| Some(known.0), |started| started.id);
-                Some(done.started(tick, job))
+                done.started(tick, job)
             }
             Err(OperationRefusal { code, message }) => match code.known() {
                 Some(OperationCode::StoreAway | OperationCode::OwnerAway) => {
@@ -184,7 +182,7 @@ impl Service {
                 }
                 _ => {
                     tracing::warn!(saved = name, %tick, why = message, "a scheduled job cannot be started");
-                    Some(done.failed(tick, message))
+                    done.failed(tick, message)
                 }
             },
         })

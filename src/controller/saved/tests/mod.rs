@@ -366,20 +366,22 @@ fn a_broken_file_keeps_its_last_good_version_and_says_so() {
     let place = folder.path().join("b.yml").display().to_string();
     let told = format!("{place}:2: unknown key `limt`: did you mean `limit`?");
     assert_eq!((b.job.is_none(), b.fault.as_ref().unwrap().to_string()), (true, told));
-    let hash = first.entries()["a"].job.as_ref().unwrap().hash.clone();
+    let hash = first.entries()["a"].job.as_ref().unwrap().hash();
     assert_eq!((hash.len(), first.counts()), (16, (2, 1)));
 
     write("a.yml", "module: [ping\n");
     write("b.yml", "module: setup\n");
     let second = load(&first);
     let a = &second.entries()["a"];
-    assert_eq!(a.job.as_ref().unwrap().hash, hash, "the last good version stays");
+    assert_eq!(a.job.as_ref().unwrap().hash(), hash, "the last good version stays");
     assert!(a.fault.as_ref().unwrap().to_string().contains("not valid YAML"));
     assert!(second.entries()["b"].fault.is_none());
 
     write("a.yml", "module: setup\n");
     let third = load(&second);
-    assert!(third.entries()["a"].fault.is_none() && third.entries()["a"].job.as_ref().unwrap().hash != hash);
+    assert!(
+        third.entries()["a"].fault.is_none() && third.entries()["a"].job.as_ref().unwrap().hash() != hash
+    );
     fs::remove_file(folder.path().join("a.yml")).unwrap();
     assert_eq!(load(&third).counts(), (1, 0), "a file that is gone is gone");
 

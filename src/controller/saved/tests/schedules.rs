@@ -13,8 +13,8 @@ use super::super::ticks::{Due, OpenJob, ScheduleLook, ScheduleState, next_starts
 use super::{SavedJob, parse};
 
 fn loaded(schedule: &str) -> LoadedSchedule {
-    let said = parse(&format!("module: ping\nschedule: {schedule}\n")).schedule.unwrap();
-    LoadedSchedule { timetable: said.timetable().unwrap(), said, holidays: BTreeSet::new() }
+    let job = parse(&format!("module: ping\nschedule: {schedule}\n"));
+    job.schedule.unwrap().loaded(job.timetable.unwrap(), BTreeSet::new())
 }
 
 fn fault(schedule: &str) -> String {
