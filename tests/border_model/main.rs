@@ -7,6 +7,7 @@
 //!
 //! - `rules`: what differs between searches; `world`: the state; `step`: what can happen, in words.
 //! - `border`: what happens; of it `owner`: attempts, `units`: what clients see. `rows`: the job. `check`: the search.
+//! - `ticks`: a model of its own, of the schedule that two control nodes keep.
 
 #![allow(missing_docs, reason = "a test target: its items are explained where the name does not")]
 
@@ -16,6 +17,7 @@ mod owner;
 mod rows;
 mod rules;
 mod step;
+mod ticks;
 mod units;
 mod world;
 

@@ -143,8 +143,8 @@ impl Service {
                     }
                     let done = self.start_scheduled(name, schedule, tick, *done).await?;
                     self.end_replaced(name, &end).await;
-                    let (version, _) = self.known_schedule(name).await?;
-                    self.write_schedule(name, version, &done).await?;
+                    // What others have written since stays, such as a pause. Who goes on gets the same job by its key.
+                    self.write_schedule(name, version + 1, &done).await?;
                 }
             }
             (version, state) = self.known_schedule(name).await?;
