@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use jiff::Zoned;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::CliContext;
@@ -16,7 +17,7 @@ use super::operation::show;
 use super::output::{Interrupts, Output};
 use super::table::{self, Column, Layout, always, given, telling, wide};
 use crate::controller::saved::{SavedFault, SavedJobs};
-use crate::rpc::operation::{self, ByName, GivenVars, SavedFilter, SavedStart};
+use crate::rpc::operation::{self, ByName, GivenVars, Question, SavedFilter, SavedStart};
 use crate::rpc::report::saved::{SavedReport, SavedSummary, VarReport};
 
 /// Where saved jobs usually are.
@@ -137,22 +138,35 @@ impl StartFlags {
     }
 }
 
+/// All rows of a list of saved jobs, page by page; `take` takes a page apart, with what begins the next one.
+pub(super) async fn all_of_saved<P: DeserializeOwned, T>(
+    context: &CliContext,
+    ask: impl Fn(SavedFilter) -> Question<P>,
+    mut take: impl FnMut(P) -> (Vec<T>, Option<String>),
+) -> Result<Vec<T>, Failure> {
+    let mut all = Vec::new();
+    let mut asked = SavedFilter::default();
+    loop {
+        let (page, next) = take(ask(asked).ask(&context.client).await?.report);
+        all.extend(page);
+        if next.is_none() {
+            return Ok(all);
+        }
+        asked = SavedFilter { after: next, ..SavedFilter::default() };
+    }
+}
+
 fn is_secret(saved: &SavedReport, name: &str) -> bool {
     saved.vars.get(name).is_some_and(|var| var.secret)
 }
 
 async fn list(context: &CliContext, layout: Layout) -> Result<Exit, Failure> {
-    let (mut saved, mut faults, mut after) = (Vec::new(), Vec::new(), None);
-    loop {
-        let asked = SavedFilter { after, ..SavedFilter::default() };
-        let page = operation::list_saved(asked).ask(&context.client).await?.report;
-        saved.extend(page.saved);
+    let mut faults = Vec::new();
+    let saved = all_of_saved(context, operation::list_saved, |page| {
         faults.extend(page.faults);
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
+        (page.saved, page.next)
+    });
+    let saved = saved.await?;
     if context.output.json {
         context.output.value(&json!({"saved": saved, "faults": faults, "next": null}))?;
     } else {

@@ -7,10 +7,11 @@ use super::CliContext;
 use super::completion::saved_jobs;
 use super::exit::{Exit, Failure};
 use super::operation::act;
+use super::saved::all_of_saved;
 use super::table::{Column, Layout, always, telling, wide};
 use super::times::at;
-use crate::rpc::operation::{self, ByName, SavedFilter};
-use crate::rpc::report::saved::ScheduleReport;
+use crate::rpc::operation::{self, ByName};
+use crate::rpc::report::saved::{SchedulePage, ScheduleReport};
 
 const COLUMNS: &[Column<ScheduleReport>] = &[
     always("NAME", |one, _| one.name.clone()),
@@ -77,16 +78,8 @@ impl ScheduleVerb {
 }
 
 async fn list(context: &CliContext, layout: Layout) -> Result<Exit, Failure> {
-    let (mut schedules, mut after) = (Vec::new(), None);
-    loop {
-        let asked = SavedFilter { after, ..SavedFilter::default() };
-        let page = operation::list_schedules(asked).ask(&context.client).await?.report;
-        schedules.extend(page.schedules);
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
+    let page = |page: SchedulePage| (page.schedules, page.next);
+    let schedules = all_of_saved(context, operation::list_schedules, page).await?;
     if context.output.json {
         context.output.value(&serde_json::json!({"schedules": schedules, "next": null}))?;
     } else {
