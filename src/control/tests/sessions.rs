@@ -219,6 +219,25 @@ async fn a_stop_ends_clients_between_commands() {
 }
 
 #[tokio::test]
+async fn what_is_kept_of_payloads_is_told_and_removed() {
+    let context = context().await;
+    context.work.set_payload_cache(Some(1 << 20)).await;
+    let mut client = session(&context).await;
+    let nothing = r#"{"callers":[],"more_callers":0,"pieces":0,"bytes":0,"most":1048576}"#;
+    for ask in ["node cache", r#"{"command":"node","subcommand":"cache"}"#] {
+        assert_eq!(client.ask(ask).await, nothing);
+    }
+    let cleared = r#"{"cleared":{"pieces":0,"bytes":0}}"#;
+    for ask in ["Node Cache Clear", r#"{"command":"node","subcommand":"cache","clear":true}"#] {
+        assert_eq!(client.ask(ask).await, cleared);
+    }
+    let bad = client.ask("node forget").await;
+    for ask in ["node cache more", "node caches", "node cache clear all"] {
+        assert_eq!(client.ask(ask).await, bad);
+    }
+}
+
+#[tokio::test]
 async fn the_log_level_is_told_and_set() {
     let mut client = session(&context().await).await;
     assert_eq!(client.ask("loglevel").await, r#"{"Level":"info"}"#);

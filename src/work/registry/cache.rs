@@ -14,18 +14,16 @@ const TOLD: usize = 64;
 impl Registry {
     /// What is kept of payloads, and of whom.
     pub async fn payload_cache(&self) -> CacheReport {
-        let mut all = self.pieces.figures();
-        all.sort_by_key(|of_one| Reverse(of_one.bytes));
-        let more = all.split_off(all.len().min(TOLD));
-        let mut callers = Vec::with_capacity(all.len());
-        for CallerPieces { caller, pieces, bytes } in all {
+        let (told, more_callers) = largest(self.pieces.figures());
+        let mut callers = Vec::with_capacity(told.len());
+        for CallerPieces { caller, pieces, bytes } in told {
             let Submitter::Node { node, certified } = caller else { continue };
             let name = self.executor.remotes.far().name_of(node).await;
             let node = name.map_or_else(|| node.to_string(), |name| name.to_string());
             callers.push(CallerCache { node, certified, pieces, bytes });
         }
         let (pieces, bytes) = self.pieces.total();
-        CacheReport { callers, more_callers: more.len(), pieces, bytes, most: self.pieces.most() }
+        CacheReport { callers, more_callers, pieces, bytes, most: self.pieces.most() }
     }
 
     /// Removes all pieces. Returns how many there were, and their bytes.
@@ -38,5 +36,28 @@ impl Registry {
     pub async fn set_payload_cache(&self, most: Option<u64>) {
         let pieces = self.pieces.clone();
         self.units.store().blocking(move || pieces.set_most(most)).await;
+    }
+}
+
+/// The callers that are told one by one, those with most bytes first, and how many others there are.
+fn largest(mut all: Vec<CallerPieces>) -> (Vec<CallerPieces>, usize) {
+    all.sort_by_key(|of_one| Reverse(of_one.bytes));
+    let more = all.split_off(all.len().min(TOLD));
+    (all, more.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::NameHash;
+
+    #[test]
+    fn those_with_most_are_told_and_the_others_counted() {
+        let caller = |number| Submitter::Node { node: NameHash(number), certified: true };
+        let all = (0..100).map(|number| CallerPieces { caller: caller(number), pieces: 1, bytes: number });
+        let (told, more) = largest(all.collect());
+        assert_eq!((told.len(), more), (TOLD, 100 - TOLD));
+        assert!(told.is_sorted_by_key(|of_one| Reverse(of_one.bytes)) && told[0].bytes == 99);
+        assert_eq!(largest(Vec::new()), (Vec::new(), 0));
     }
 }
