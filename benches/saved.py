@@ -60,7 +60,7 @@ def until_in_force(node, count, hash):
 
 def reloaded(node, count, hash):
     begun = time.monotonic()
-    with Control(node.sock) as control:
+    with Control(node.sock, 300) as control:
         control.cmd({"command": "reload"})
     until_in_force(node, count, hash)
     return time.monotonic() - begun
@@ -87,7 +87,7 @@ def measure(binary, count, with_schedules):
         found["memory after that, MiB"] = anonymous(node.p.pid) - empty
         node.kill()
         begun = time.monotonic()
-        node.start()
+        node.start(wait=False).ready(300)
         until_in_force(node, count, hash)
         found["start, more than without"] = time.monotonic() - begun - started
         found["memory after a start, MiB"] = anonymous(node.p.pid) - empty
