@@ -68,7 +68,7 @@ def stream(mb, job):
 
 def kept(dir):
     """Bytes of pieces that are kept below this directory."""
-    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(dir) if "/.pieces/" in at for name in names)
+    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(dir) if "/.pieces/" in at for name in names if len(name) == 64)
 
 
 SINK = "import socket\ns=socket.create_server(('{a}',9999))\nc,_=s.accept()\nn=0\nwhile b:=c.recv(1<<18): n+=len(b)\nc.sendall(b'.')\n"

@@ -193,8 +193,9 @@ async fn begin(
     };
     match ready.await {
         Ok(frames) => {
+            let arrived = submission.arrived().await;
             submission.finish_or_discard().await?;
-            let keeps = if context.work.keep_pieces(&id).await { KEEPS_PIECES } else { "" };
+            let keeps = if context.work.keep_pieces(arrived) { KEEPS_PIECES } else { "" };
             Ok((format!("{id}{keeps}"), frames))
         }
         Err(broken) => {

@@ -1,12 +1,11 @@
 //! Payloads in pieces, for units that other nodes submit: puts them together with what the store has of the same
 //! caller, and has pieces kept of what has arrived. `work::pieces` knows how.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 
 use super::{Registry, UnitSubmission};
 use crate::work::pieces::{Asked, Assembly, AssemblyError, PieceFrame, answer};
 use crate::work::remote::WORTH_IT;
-use crate::work::units::Entry;
 use crate::work::{Submitter, WorkError};
 
 /// What a frame leads to.
@@ -20,7 +19,26 @@ pub(crate) enum Assembled {
     Whole,
 }
 
+/// A payload that has arrived, and whose it is.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    submitter: Option<Submitter>,
+    /// Its file, if it is worth being kept.
+    payload: Option<File>,
+}
+
 impl UnitSubmission {
+    /// What has arrived. A short job may end, and its payload be gone, before anybody can look again.
+    pub(crate) async fn arrived(&self) -> Arrived {
+        let dir = self.entry.dir.clone();
+        let open = move || dir.open("stdin", OpenOptions::new().read(true)).ok();
+        let payload = match self.entry.dir.payload_size() + self.ahead.len() as u64 >= WORTH_IT {
+            true => self.store().blocking(open).await,
+            false => None,
+        };
+        Arrived { submitter: self.entry.status().submitter, payload }
+    }
+
     /// Adds what a frame says to the payload.
     ///
     /// # Errors
@@ -54,25 +72,16 @@ impl UnitSubmission {
 }
 
 impl Registry {
-    /// Has pieces kept of the payload of a unit that has just started, for later payloads of the same caller. Returns
-    /// whether the caller should list its next one.
-    pub(crate) async fn keep_pieces(&self, unit: &str) -> bool {
-        let Ok(entry) = self.units.find(unit) else { return false };
-        let Some(submitter @ Submitter::Node { .. }) = entry.status().submitter else { return false };
-        self.pieces.is_on() && (self.keep_payload(&entry, submitter).await || self.pieces.knows(submitter))
-    }
-
-    async fn keep_payload(&self, entry: &Entry, submitter: Submitter) -> bool {
-        let dir = entry.dir.clone();
-        let open = move || {
-            let payload = dir.open("stdin", OpenOptions::new().read(true)).ok()?;
-            payload.metadata().is_ok_and(|facts| facts.len() >= WORTH_IT).then_some(payload)
+    /// Has pieces kept of a payload whose unit has started, for later payloads of the same caller. Returns whether the
+    /// caller should list its next one.
+    pub(crate) fn keep_pieces(&self, arrived: Arrived) -> bool {
+        let Arrived { submitter: Some(submitter @ Submitter::Node { .. }), payload } = arrived else {
+            return false;
         };
-        let payload = self.units.store().blocking(open).await;
-        let is_kept = payload.is_some();
-        if let Some(payload) = payload {
-            self.keeper.keep(payload, submitter);
+        if !self.pieces.is_on() {
+            return false;
         }
-        is_kept
+        let is_kept = payload.map(|payload| self.keeper.keep(payload, submitter)).is_some();
+        is_kept || self.pieces.knows(submitter)
     }
 }

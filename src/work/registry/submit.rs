@@ -40,7 +40,7 @@ pub struct UnitSubmission {
     /// The payload's file, once it is open.
     stdin: Option<File>,
     /// Payload that is not yet in the file.
-    ahead: Vec<u8>,
+    pub(super) ahead: Vec<u8>,
     /// A piece could not be written, or the future that wrote it was dropped.
     broken: bool,
     /// The hash that the signature promises, and the hash so far.
