@@ -317,7 +317,8 @@ async fn pieces(channel: &mut Channel, submission: &mut UnitSubmission) -> Resul
         };
         match submission.assemble(&mut assembly, frame).await.map_err(Broken::Unit)? {
             Assembled::Answer(line) => channel.send(line).await.map_err(lost(assembly.length()))?,
-            Assembled::More => {}
+            // Few bytes may ask for much work.
+            Assembled::More => tokio::task::yield_now().await,
             Assembled::Whole => break,
         }
     }

@@ -78,6 +78,8 @@ impl ErrorCode {
                 Self::SubmittedAgain
             }
             _ if begins("cannot put the payload together: ") => Self::OtherPieces,
+            // A node that knows no payloads in pieces.
+            "submit parameters must all be strings and payloadpieces is not" => Self::OtherPieces,
             "work type did not expect a signature" => Self::Signature,
             _ if text.contains(" over this connection is not allowed") => Self::NotAllowed,
             _ if ends("ERRORCODE 3") => Self::NeedsRestart,

@@ -13,7 +13,7 @@ use std::fmt;
 pub const CHOSEN_ID: &str = "workUnitID";
 
 /// The keys of a submission that are no parameters of the work type, besides [`CHOSEN_ID`].
-pub const SUBMIT_KEYS: [&str; 10] = [
+pub const SUBMIT_KEYS: [&str; 9] = [
     "command",
     "subcommand",
     "node",
@@ -23,7 +23,6 @@ pub const SUBMIT_KEYS: [&str; 10] = [
     "signwork",
     "signature",
     "payloadlength",
-    "payloadpieces",
 ];
 
 /// The most seconds that a test of a link takes each way.

@@ -139,13 +139,16 @@ pub(super) fn settle(
     let mut settled = Map::new();
     let mut missing = Vec::new();
     for (name, var) in vars {
-        match given.remove(name).as_ref().or(var.default.as_ref()) {
-            Some(value) => {
-                let value = var.read(value).map_err(|why| format!("{name}: {why}"))?;
-                settled.insert(name.clone(), value);
+        let value = match (given.remove(name), &var.default) {
+            (Some(value), _) => var.read(&value).map_err(|why| format!("{name}: {why}"))?,
+            // Defaults fit their rules, or their file has a fault.
+            (None, Some(default)) => default.clone(),
+            (None, None) => {
+                missing.push(name.as_str());
+                continue;
             }
-            None => missing.push(name.as_str()),
-        }
+        };
+        settled.insert(name.clone(), value);
     }
     if let Some(other) = given.keys().next() {
         let known: Vec<&str> = vars.keys().map(String::as_str).collect();

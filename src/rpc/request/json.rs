@@ -151,10 +151,17 @@ fn follow(object: &Object, signature: Option<String>) -> Result<Follow, RequestE
     Ok(Follow { unit: text(object, "unitid")?, start: start_position(object)?, signature, ends_with_unit })
 }
 
-fn start(object: Object) -> Result<SubmitRequest, RequestError> {
+/// The key for [`SubmitRequest::in_pieces`]. It is no text, so that a node that does not know it refuses the line.
+const IN_PIECES: &str = "payloadpieces";
+
+fn start(mut object: Object) -> Result<SubmitRequest, RequestError> {
+    let in_pieces = object.get(IN_PIECES).is_some_and(|flag| *flag == true);
+    if in_pieces {
+        object.remove(IN_PIECES);
+    }
     let submit = submit(object)?;
     submit.unit_id.as_ref().ok_or(RequestError::FieldMissing(CHOSEN_ID))?;
-    Ok(SubmitRequest { at_once: true, ..submit })
+    Ok(SubmitRequest { at_once: true, in_pieces, ..submit })
 }
 
 fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
@@ -176,7 +183,7 @@ fn submit(object: Object) -> Result<SubmitRequest, RequestError> {
         payload_length: take("payloadlength").and_then(given).map(payload_length).transpose()?,
         unit_id: take(CHOSEN_ID).and_then(given),
         at_once: false,
-        in_pieces: take("payloadpieces").is_some_and(|text| text == "true"),
+        in_pieces: false,
         params: texts,
     })
 }
@@ -299,7 +306,9 @@ fn print_submit(submit: &SubmitRequest, line: &mut Line) {
     line.add_given("signwork", submit.sign_work.then_some("true"));
     line.add_given("signature", submit.signature.as_deref());
     line.add_given("payloadlength", submit.payload_length.map(|length| length.to_string()).as_deref());
-    line.add_given("payloadpieces", submit.in_pieces.then_some("true"));
+    if submit.in_pieces {
+        line.0.insert(IN_PIECES.to_owned(), true.into());
+    }
     line.add_given(CHOSEN_ID, submit.unit_id.as_deref());
     for (name, value) in &submit.params {
         line.0.entry(name).or_insert_with(|| value.as_str().into());

@@ -227,8 +227,8 @@ fn submit() -> impl Strategy<Value = SubmitRequest> {
                 payload_length,
                 // A unit that starts at once has an ID.
                 at_once: at_once && unit_id.is_some(),
+                in_pieces: in_pieces && at_once && unit_id.is_some(),
                 unit_id,
-                in_pieces,
             }
         },
     )

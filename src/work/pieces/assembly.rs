@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{PieceFrame, PieceId};
 
-/// The most pieces that may be listed and not reached yet.
+/// The most pieces that are there, are listed, and were not reached yet.
 const MOST_LISTED: usize = 16 * 1024;
 
 /// What a frame asks for.
@@ -41,10 +41,10 @@ pub enum AssemblyError {
 
 /// A payload that is being put together.
 pub(crate) struct Assembly {
-    /// Pieces that are listed and not passed yet; `None` for those that are not there.
-    listed: VecDeque<Option<PieceId>>,
-    /// The number of the first of them.
-    first: u32,
+    /// Those of the listed pieces that are there and were not passed yet, with their numbers.
+    listed: VecDeque<(u32, PieceId)>,
+    /// How many pieces were listed.
+    count: u32,
     /// The piece that was read last.
     read: Option<(u32, Vec<u8>)>,
     /// The latest copy: its first byte, and how many.
@@ -59,7 +59,7 @@ impl Default for Assembly {
     fn default() -> Self {
         Self {
             listed: VecDeque::new(),
-            first: 0,
+            count: 0,
             read: None,
             wanted: (0, 0),
             waiting: Vec::new(),
@@ -76,9 +76,7 @@ impl Assembly {
     /// The payload cannot be put together.
     pub(crate) fn handle(&mut self, frame: PieceFrame) -> Result<Asked, AssemblyError> {
         match frame {
-            PieceFrame::List(pieces) if self.listed.len() + pieces.len() > MOST_LISTED => {
-                Err(AssemblyError::Invalid)
-            }
+            PieceFrame::List(_) if self.listed.len() > MOST_LISTED => Err(AssemblyError::Invalid),
             PieceFrame::List(pieces) => Ok(Asked::List(pieces)),
             PieceFrame::Raw(bytes) => {
                 let mut out = self.pad();
@@ -87,10 +85,10 @@ impl Assembly {
             }
             PieceFrame::Decoded(bytes) => Ok(Asked::Bytes(self.encode(&bytes))),
             PieceFrame::Copy { piece, from, length } => {
-                let passed = piece.checked_sub(self.first).ok_or(AssemblyError::Invalid)? as usize;
-                let there = self.listed.get(passed).copied().flatten().ok_or(AssemblyError::Invalid)?;
-                self.listed.drain(..passed);
-                (self.first, self.wanted) = (piece, (from as usize, length as usize));
+                self.listed.drain(..self.listed.partition_point(|(number, _)| *number < piece));
+                let first = self.listed.front().filter(|(number, _)| *number == piece);
+                let there = first.ok_or(AssemblyError::Invalid)?.1;
+                self.wanted = (from as usize, length as usize);
                 match &self.read {
                     Some((number, _)) if *number == piece => self.copied().map(Asked::Bytes),
                     _ => Ok(Asked::Piece(there)),
@@ -112,7 +110,10 @@ impl Assembly {
 
     /// Notes which of the pieces are there.
     pub(crate) fn listed(&mut self, pieces: &[PieceId], there: &[bool]) {
-        self.listed.extend(pieces.iter().zip(there).map(|(piece, there)| there.then_some(*piece)));
+        let numbered = (self.count..).zip(pieces).zip(there);
+        self.listed
+            .extend(numbered.filter(|(_, there)| **there).map(|((number, piece), _)| (number, *piece)));
+        self.count = self.count.saturating_add(pieces.len() as u32);
     }
 
     /// The bytes to add, now that the piece was read.
@@ -120,7 +121,8 @@ impl Assembly {
     /// # Errors
     /// It was not there, or has no such bytes.
     pub(crate) fn copy(&mut self, piece: Option<Vec<u8>>) -> Result<Vec<u8>, AssemblyError> {
-        self.read = Some((self.first, piece.ok_or(AssemblyError::Gone)?));
+        let (number, _) = self.listed.front().ok_or(AssemblyError::Invalid)?;
+        self.read = Some((*number, piece.ok_or(AssemblyError::Gone)?));
         self.copied()
     }
 

@@ -22,6 +22,11 @@ const FREED: u64 = 64;
 /// A piece that is not in the index any more, and whose file is to be removed.
 pub(super) type Gone = (Submitter, [u8; 32]);
 
+/// The bytes of the disk that a file of so many bytes takes.
+pub(super) fn on_disk(bytes: u64) -> u64 {
+    bytes.next_multiple_of(BLOCK)
+}
+
 /// What a caller has in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallerPieces {
@@ -60,7 +65,7 @@ struct Known {
 
 impl Known {
     fn bytes(self) -> u64 {
-        u64::from(self.length).next_multiple_of(BLOCK)
+        on_disk(self.length.into())
     }
 }
 
@@ -101,12 +106,18 @@ impl Index {
         (MOST_PIECES.saturating_sub(self.pieces - pieces) / 2, left / 2)
     }
 
+    /// The bytes that a caller may have and keep while it adds others.
+    pub(super) fn room(&self, caller: Submitter) -> u64 {
+        let (_, bytes) = self.share(caller);
+        bytes - bytes / FREED
+    }
+
     /// Whether a caller may have this piece if its other ones make room.
     pub(super) fn has_room(&self, caller: Submitter, id: PieceId) -> bool {
-        let (pieces, bytes) = self.share(caller);
+        let (pieces, _) = self.share(caller);
         let is_listed = self.knows(caller) || self.callers.len() < MOST_CALLERS;
         let piece = Known { length: id.length, used: 0 };
-        is_listed && pieces > 0 && piece.bytes() <= bytes - bytes / FREED
+        is_listed && pieces > 0 && piece.bytes() <= self.room(caller)
     }
 
     /// Adds a piece that was used at this time. Returns the pieces of the same caller that make room for it.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::cutter::Cutter;
+use super::index::on_disk;
 use super::list::cut;
 use super::parts::{Part, Parts};
 use super::{PieceId, PieceStore};
@@ -59,22 +60,28 @@ struct Keeping {
     store: Arc<PieceStore>,
     parts: Parts,
     cutter: Cutter,
+    /// Bytes that may still be kept. More would push out what was kept before of the same payload.
+    room: u64,
 }
 
 impl Keeping {
     fn new(payload: File, caller: Submitter, store: Arc<PieceStore>) -> Self {
-        Self { payload, caller, store, parts: Parts::default(), cutter: Cutter::default() }
+        let room = store.room(caller);
+        Self { payload, caller, store, parts: Parts::default(), cutter: Cutter::default(), room }
     }
 
     /// Keeps some more; `None` at the end. Blocks.
     fn go_on(mut self) -> io::Result<Option<Self>> {
         let mut bytes = Vec::with_capacity(READ);
         self.payload.by_ref().take(READ as u64).read_to_end(&mut bytes)?;
-        let Self { store, caller, parts, cutter, .. } = &mut self;
+        let Self { store, caller, parts, cutter, room, .. } = &mut self;
         let mut kept = Ok(());
         let mut keep = |piece: &[u8]| {
-            if kept.is_ok() {
-                kept = store.put(*caller, PieceId::of(piece), piece);
+            let left = room.checked_sub(on_disk(piece.len() as u64)).ok_or(io::ErrorKind::StorageFull);
+            if let (Ok(()), Ok(left)) = (&kept, left) {
+                (*room, kept) = (left, store.put(*caller, PieceId::of(piece), piece));
+            } else if kept.is_ok() {
+                kept = Err(io::ErrorKind::StorageFull.into());
             }
         };
         let mut part = |part: Part<'_>| cut(cutter, part, &mut keep);

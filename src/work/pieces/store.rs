@@ -82,6 +82,11 @@ impl PieceStore {
         self.index.lock().knows(caller)
     }
 
+    /// The bytes of the disk that the pieces of a caller may take. Does not block.
+    pub(crate) fn room(&self, caller: Submitter) -> u64 {
+        self.index.lock().room(caller)
+    }
+
     /// Which of these pieces a caller has, each of which counts as a use. Does not block, and looks at no file:
     /// [`Self::read`] may still find that a piece is gone.
     pub(crate) fn has(&self, caller: Submitter, ids: &[PieceId]) -> Vec<bool> {
@@ -97,7 +102,7 @@ impl PieceStore {
         }
         match self.directory(caller).and_then(|directory| read_piece(&directory, id)) {
             Ok(bytes) if PieceId::of(&bytes) == id => return Some(bytes),
-            Err(error) if !is_about_the_file(&error) => return None,
+            Err(error) if is_about_this_process(&error) => return None,
             Ok(_) | Err(_) => {}
         }
         self.index.lock().forget(caller, id.hash);
@@ -321,11 +326,10 @@ fn read_piece(directory: &OwnedFd, id: PieceId) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether an error says that the file of a piece is gone, or is something else now. Any other error says nothing about it.
-fn is_about_the_file(error: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidData, NotADirectory, NotFound, UnexpectedEof};
-    let is_link = error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
-    is_link || matches!(error.kind(), InvalidData | NotADirectory | NotFound | UnexpectedEof)
+/// Whether an error says nothing about the file.
+fn is_about_this_process(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    errno.is_some_and(|errno| matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
 
 /// Writes the file of a piece, which gets its name once it is whole.

@@ -273,10 +273,25 @@ async fn lies_and_damage_make_no_other_payload() {
         vec![PieceFrame::Decoded(b"a".to_vec()), end.clone()],
         vec![PieceFrame::Raw(b"a".to_vec()), end.clone()],
         vec![PieceFrame::List(vec![PieceId::of(b"another's")]), copy(0, 0, 1), end.clone()],
-        [vec![list; 16 * 1024 + 1], vec![end]].concat(),
+        [vec![list; 16 * 1024 + 2], vec![end]].concat(),
     ] {
         assert!(received(&of(&bad), &pieces).await.is_err(), "{:?}", &bad[..2]);
     }
+}
+
+#[tokio::test]
+async fn any_number_of_pieces_may_be_missing_before_one_that_is_there() {
+    let piece = noise(1, 100);
+    let there = Pieces::from([(PieceId::of(&piece), piece.clone())]);
+    let missing = vec![PieceId::of(b"missing"); LISTED_AT_ONCE];
+    let mut frames = Vec::new();
+    let lists = 200_u32;
+    (0..lists).for_each(|_| PieceFrame::List(missing.clone()).write(&mut frames));
+    PieceFrame::List(vec![PieceId::of(&piece)]).write(&mut frames);
+    PieceFrame::Copy { piece: lists * LISTED_AT_ONCE as u32, from: 0, length: 99 }.write(&mut frames);
+    let payload = BASE64.encode(&piece[..99]).into_bytes();
+    PieceFrame::End { length: payload.len() as u64, hash: PieceId::of(&payload).hash }.write(&mut frames);
+    assert_eq!(received(&frames, &there).await.unwrap(), payload);
 }
 
 proptest! {

@@ -32,7 +32,8 @@ impl UnitSubmission {
     pub(crate) async fn arrived(&self) -> Arrived {
         let dir = self.entry.dir.clone();
         let open = move || dir.open("stdin", OpenOptions::new().read(true)).ok();
-        let payload = match self.entry.dir.payload_size() + self.ahead.len() as u64 >= WORTH_IT {
+        let length = self.entry.dir.payload_size() + self.ahead.len() as u64;
+        let payload = match !self.is_whole && length >= WORTH_IT {
             true => self.store().blocking(open).await,
             false => None,
         };

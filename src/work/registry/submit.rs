@@ -34,7 +34,7 @@ pub struct UnitSubmission {
     pub(super) registry: Registry,
     pub(super) entry: Arc<Entry>,
     /// The unit has its payload, and runs or ran: this submission is a repetition, and its payload is dropped.
-    is_whole: bool,
+    pub(super) is_whole: bool,
     /// The status file of a unit that becomes durable together with its payload.
     made: Option<File>,
     /// The payload's file, once it is open.

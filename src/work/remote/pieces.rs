@@ -80,7 +80,7 @@ impl Remotes {
                 total(entry)
             };
             let so_far = whole.unwrap_or_else(|| entry.dir.payload_size());
-            if whole.is_some() || so_far >= WORTH_IT {
+            if whole.is_some() || so_far >= WORTH_IT || entry.attempt().is_some() {
                 return so_far >= WORTH_IT;
             }
             tokio::select! {
@@ -174,7 +174,8 @@ impl<W: AsyncWrite + Unpin> Listing<'_, &mut W> {
         while let Some(chunk) = payload.next(is_heard).await? {
             let listed = lister.push(&chunk);
             self.unsent.extend(listed.pieces);
-            if self.unsent.len() >= LISTED_AT_ONCE / 2 {
+            // A short chunk is all that the client has sent so far.
+            if self.unsent.len() >= LISTED_AT_ONCE / 2 || chunk.len() < CHUNK {
                 self.ask().await?;
             }
             if let Err(mpsc::error::TrySendError::Full(chunk)) =
@@ -194,6 +195,9 @@ impl<W: AsyncWrite + Unpin> Listing<'_, &mut W> {
 
     /// Asks which of the pieces are there.
     async fn ask(&mut self) -> io::Result<()> {
+        if self.unsent.is_empty() {
+            return Ok(());
+        }
         let mut frames = Vec::new();
         for pieces in self.unsent.chunks(LISTED_AT_ONCE) {
             PieceFrame::List(pieces.to_vec()).write(&mut frames);

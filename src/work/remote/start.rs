@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::time::timeout;
 
 use super::Remotes;
@@ -108,8 +108,9 @@ impl Remotes {
                     return Ok::<_, StepError>(line);
                 };
                 for is_there in signs {
-                    let too_many = |_| StepError::Connection("it answers what it was not asked".into());
-                    said.try_send(is_there).map_err(too_many)?;
+                    if let Err(TrySendError::Full(_)) = said.try_send(is_there) {
+                        return Err(StepError::Connection("it answers what it was not asked".into()));
+                    }
                 }
             }
         });

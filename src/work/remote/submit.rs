@@ -69,7 +69,7 @@ impl Remotes {
             let request = SubmitRequest { in_pieces, ..submission(&remote, params, chosen, both) };
             link.set_half_there(false);
             return match self.start_there(entry, session, request).await {
-                Err(StepError::Refused(line)) if line.code() == ErrorCode::OtherPieces => {
+                Err(StepError::Refused(line)) if in_pieces && line.code() == ErrorCode::OtherPieces => {
                     tracing::warn!(unit = %entry.id, node = %remote.remote_node, cause = %line, "the payload is sent again, all of it");
                     link.send_plainly();
                     Box::pin(self.submit_there(entry)).await
