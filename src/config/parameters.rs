@@ -128,7 +128,7 @@ grammar! {
     /// A number of bytes.
     struct Bytes => u64 = Int number(0.., "a number of bytes is 0 or more");
     /// A number of bytes, with a unit where that is shorter.
-    struct Size => u64 = Text parsed(size);
+    struct CacheSize => u64 = Text parsed(size);
     /// The mode of a file, as in `0o600`.
     struct Mode => u32 = Int number(0..=0o777, "a file mode is 0 to 0777, such as 0600");
     /// A node or service to connect to.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::super::declare::{DirectiveReader, directive, settings};
 use super::super::firewall::FirewallRules;
-use super::super::parameters::{self, Bytes, Size, choice, grammar, number, parsed};
+use super::super::parameters::{self, Bytes, CacheSize, choice, grammar, number, parsed};
 use super::super::value::Located;
 use crate::duration;
 use crate::telemetry::{LogFormat, LogLevel};
@@ -54,7 +54,7 @@ directive! {
         /// Pieces of long payloads that nodes have sent stay on this node, apart by sender, so that a node need not send them
         /// again. Written as bytes or as in `2GiB`; 0 keeps nothing. If not given it is a tenth of what is free on the disk
         /// under `datadir` when the node starts, at most 4 GiB.
-        payload_cache "payloadcache": Option<Size>,
+        payload_cache "payloadcache": Option<CacheSize>,
         /// bytes for buffers of streams; an eighth of the memory
         stream_buffers "streambuffers": Option<StreamBuffers>,
         /// Kubernetes: no effect, logs are always resumed

@@ -14,7 +14,7 @@ const MOST_LISTED: usize = 16 * 1024;
 
 /// What a frame asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum AssemblyStep {
     /// To say which of these pieces are there: see [`Assembly::listed`].
     List(Vec<PieceId>),
     /// To add these bytes to the payload.
@@ -74,31 +74,31 @@ impl Assembly {
     ///
     /// # Errors
     /// The payload cannot be put together.
-    pub(crate) fn handle(&mut self, frame: PieceFrame) -> Result<Asked, AssemblyError> {
+    pub(crate) fn handle(&mut self, frame: PieceFrame) -> Result<AssemblyStep, AssemblyError> {
         match frame {
             PieceFrame::List(_) if self.listed.len() > MOST_LISTED => Err(AssemblyError::Invalid),
-            PieceFrame::List(pieces) => Ok(Asked::List(pieces)),
+            PieceFrame::List(pieces) => Ok(AssemblyStep::List(pieces)),
             PieceFrame::Raw(bytes) => {
                 let mut out = self.pad();
                 out.extend_from_slice(&bytes);
-                Ok(Asked::Bytes(self.add(out)))
+                Ok(AssemblyStep::Bytes(self.add(out)))
             }
-            PieceFrame::Decoded(bytes) => Ok(Asked::Bytes(self.encode(&bytes))),
+            PieceFrame::Decoded(bytes) => Ok(AssemblyStep::Bytes(self.encode(&bytes))),
             PieceFrame::Copy { piece, from, length } => {
                 self.listed.drain(..self.listed.partition_point(|(number, _)| *number < piece));
                 let first = self.listed.front().filter(|(number, _)| *number == piece);
                 let there = first.ok_or(AssemblyError::Invalid)?.1;
                 self.wanted = (from as usize, length as usize);
                 match &self.read {
-                    Some((number, _)) if *number == piece => self.copied().map(Asked::Bytes),
-                    _ => Ok(Asked::Piece(there)),
+                    Some((number, _)) if *number == piece => self.copied().map(AssemblyStep::Bytes),
+                    _ => Ok(AssemblyStep::Piece(there)),
                 }
             }
             PieceFrame::End { length, hash } => {
                 let is_same = self.waiting.is_empty()
                     && self.length == length
                     && self.hash.clone().finish().as_ref() == hash;
-                if is_same { Ok(Asked::End) } else { Err(AssemblyError::Differs) }
+                if is_same { Ok(AssemblyStep::End) } else { Err(AssemblyError::Differs) }
             }
         }
     }

@@ -53,17 +53,17 @@ pub(super) struct Index {
 /// The pieces of one caller.
 #[derive(Debug, Default)]
 struct Owned {
-    pieces: BTreeMap<[u8; 32], Known>,
+    pieces: BTreeMap<[u8; 32], KnownPiece>,
     bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KnownPiece {
     length: u32,
     used: u64,
 }
 
-impl Known {
+impl KnownPiece {
     fn bytes(self) -> u64 {
         on_disk(self.length.into())
     }
@@ -116,7 +116,7 @@ impl Index {
     pub(super) fn has_room(&self, caller: Submitter, id: PieceId) -> bool {
         let (pieces, _) = self.share(caller);
         let is_listed = self.knows(caller) || self.callers.len() < MOST_CALLERS;
-        let piece = Known { length: id.length, used: 0 };
+        let piece = KnownPiece { length: id.length, used: 0 };
         is_listed && pieces > 0 && piece.bytes() <= self.room(caller)
     }
 
@@ -136,7 +136,7 @@ impl Index {
     /// Adds a piece that was found on disk, whoever has how many.
     pub(super) fn restore(&mut self, caller: Submitter, id: PieceId, used: u64) {
         self.forget(caller, id.hash);
-        let known = Known { length: id.length, used };
+        let known = KnownPiece { length: id.length, used };
         let owned = self.callers.entry(caller).or_default();
         owned.pieces.insert(id.hash, known);
         owned.bytes += known.bytes();
@@ -185,7 +185,7 @@ impl Index {
     /// Removes the least recently used pieces, of one caller or of all, until so many pieces and bytes are gone.
     fn free(&mut self, of: Option<Submitter>, pieces: u64, bytes: u64) -> Vec<Gone> {
         let owned = self.callers.iter().filter(|(caller, _)| of.is_none_or(|of| of == **caller));
-        let mut all: Vec<Known> = owned.flat_map(|(_, owned)| owned.pieces.values().copied()).collect();
+        let mut all: Vec<KnownPiece> = owned.flat_map(|(_, owned)| owned.pieces.values().copied()).collect();
         all.sort_unstable_by_key(|known| known.used);
         let mut freed = (0, 0);
         let last = all.iter().find(|known| {
@@ -212,7 +212,7 @@ impl Index {
         gone
     }
 
-    fn count_off(&mut self, caller: Submitter, gone: &[Known]) {
+    fn count_off(&mut self, caller: Submitter, gone: &[KnownPiece]) {
         let bytes: u64 = gone.iter().map(|known| known.bytes()).sum();
         self.pieces -= gone.len();
         self.bytes -= bytes;

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::cutter::Cutter;
 use super::index::on_disk;
 use super::list::cut;
-use super::parts::{Part, Parts};
+use super::parts::{PayloadPart, PayloadParts};
 use super::{PieceId, PieceStore};
 use crate::work::Submitter;
 
@@ -21,9 +21,9 @@ const READ: usize = 1 << 20;
 
 /// Keeps pieces.
 #[derive(Debug)]
-pub(crate) struct Keeper(mpsc::Sender<(File, Submitter)>);
+pub(crate) struct PieceKeeper(mpsc::Sender<(File, Submitter)>);
 
-impl Keeper {
+impl PieceKeeper {
     /// Waits for payloads until it is dropped.
     pub(crate) fn start(store: Arc<PieceStore>) -> Self {
         let (payloads, mut next) = mpsc::channel::<(File, Submitter)>(WAITING);
@@ -58,7 +58,7 @@ struct Keeping {
     payload: File,
     caller: Submitter,
     store: Arc<PieceStore>,
-    parts: Parts,
+    parts: PayloadParts,
     cutter: Cutter,
     /// Bytes that may still be kept. More would push out what was kept before of the same payload.
     room: u64,
@@ -67,7 +67,7 @@ struct Keeping {
 impl Keeping {
     fn new(payload: File, caller: Submitter, store: Arc<PieceStore>) -> Self {
         let room = store.room(caller);
-        Self { payload, caller, store, parts: Parts::default(), cutter: Cutter::default(), room }
+        Self { payload, caller, store, parts: PayloadParts::default(), cutter: Cutter::default(), room }
     }
 
     /// Keeps some more; `None` at the end. Blocks.
@@ -84,7 +84,7 @@ impl Keeping {
                 kept = Err(io::ErrorKind::StorageFull.into());
             }
         };
-        let mut part = |part: Part<'_>| cut(cutter, part, &mut keep);
+        let mut part = |part: PayloadPart<'_>| cut(cutter, part, &mut keep);
         match bytes.is_empty() {
             false => parts.push(&bytes, &mut part),
             true => {

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::PieceId;
 use super::cutter::Cutter;
-use super::parts::{Part, Parts};
+use super::parts::{PayloadPart, PayloadParts};
 
 /// Bytes of one kind that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) struct Listed {
 
 /// A payload that is read for the first time.
 pub(crate) struct Lister {
-    parts: Parts,
+    parts: PayloadParts,
     cutter: Cutter,
     hash: digest::Context,
     length: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Lister {
 impl Default for Lister {
     fn default() -> Self {
         let hash = digest::Context::new(&digest::SHA256);
-        Self { parts: Parts::default(), cutter: Cutter::default(), hash, length: 0 }
+        Self { parts: PayloadParts::default(), cutter: Cutter::default(), hash, length: 0 }
     }
 }
 
@@ -71,14 +71,14 @@ impl Lister {
 }
 
 impl Listed {
-    fn add(&mut self, cutter: &mut Cutter, part: Part<'_>) {
+    fn add(&mut self, cutter: &mut Cutter, part: PayloadPart<'_>) {
         let pieces = &mut self.pieces;
         cut(cutter, part, &mut |piece| pieces.push(PieceId::of(piece)));
         let next = match part {
-            Part::Begins(_) => return,
-            Part::Raw(bytes) => Run::Raw(bytes.len() as u32),
-            Part::Decoded(bytes) => Run::Decoded(bytes.len() as u32),
-            Part::File(bytes) => Run::File(bytes.len() as u32),
+            PayloadPart::Begins(_) => return,
+            PayloadPart::Raw(bytes) => Run::Raw(bytes.len() as u32),
+            PayloadPart::Decoded(bytes) => Run::Decoded(bytes.len() as u32),
+            PayloadPart::File(bytes) => Run::File(bytes.len() as u32),
         };
         match (self.runs.last_mut(), next) {
             (Some(Run::Raw(last)), Run::Raw(more))
@@ -90,11 +90,11 @@ impl Listed {
 }
 
 /// Cuts the pieces of a part.
-pub(super) fn cut(cutter: &mut Cutter, part: Part<'_>, piece: &mut impl FnMut(&[u8])) {
+pub(super) fn cut(cutter: &mut Cutter, part: PayloadPart<'_>, piece: &mut impl FnMut(&[u8])) {
     match part {
-        Part::Begins(size) => cutter.begin(size, piece),
-        Part::File(bytes) => cutter.push(bytes, piece),
-        Part::Raw(bytes) | Part::Decoded(bytes) => cutter.pass(bytes.len(), piece),
+        PayloadPart::Begins(size) => cutter.begin(size, piece),
+        PayloadPart::File(bytes) => cutter.push(bytes, piece),
+        PayloadPart::Raw(bytes) | PayloadPart::Decoded(bytes) => cutter.pass(bytes.len(), piece),
     }
 }
 

@@ -18,10 +18,10 @@ mod store;
 mod tests;
 
 pub(crate) use self::assembly::AssemblyError;
-pub(crate) use self::assembly::{Asked, Assembly};
+pub(crate) use self::assembly::{Assembly, AssemblyStep};
 pub(crate) use self::frame::{LISTED_AT_ONCE, PieceFrame, answer, read_answer};
 pub(crate) use self::index::CallerPieces;
-pub(crate) use self::keeper::Keeper;
+pub(crate) use self::keeper::PieceKeeper;
 pub(crate) use self::list::{Lister, Run, SecondReading};
 pub(crate) use self::steps::Steps;
 pub(crate) use self::store::PieceStore;

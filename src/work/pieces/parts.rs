@@ -19,9 +19,9 @@ const SIZE_FOLLOWS: u16 = 1 << 3;
 const KEPT: [&[u8]; 5] =
     [b"project/", b"roles/", b"collections/", b"requirements_roles/", b"requirements_collections/"];
 
-/// A part of a payload. Parts that follow each other may be of the same kind.
+/// A part of a payload. PayloadParts that follow each other may be of the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum PayloadPart<'a> {
     /// Bytes of the payload.
     Raw(&'a [u8]),
     /// Bytes whose base64 is in the payload.
@@ -34,7 +34,7 @@ pub(super) enum Part<'a> {
 
 /// A payload that arrives bit by bit.
 #[derive(Debug)]
-pub(super) struct Parts(State);
+pub(super) struct PayloadParts(State);
 
 #[derive(Debug)]
 enum State {
@@ -63,18 +63,18 @@ struct Announcement {
     zipfile: u64,
 }
 
-impl Default for Parts {
+impl Default for PayloadParts {
     fn default() -> Self {
         Self(State::Line(Vec::new()))
     }
 }
 
-impl Parts {
+impl PayloadParts {
     /// Takes the next bytes of the payload.
-    pub(super) fn push(&mut self, mut bytes: &[u8], part: &mut impl FnMut(Part<'_>)) {
+    pub(super) fn push(&mut self, mut bytes: &[u8], part: &mut impl FnMut(PayloadPart<'_>)) {
         while !bytes.is_empty() {
             match &mut self.0 {
-                State::Rest => return part(Part::Raw(bytes)),
+                State::Rest => return part(PayloadPart::Raw(bytes)),
                 // Lines of JSON objects and nothing else.
                 State::Line(start) if start.is_empty() && bytes[0] != b'{' => self.0 = State::Rest,
                 State::Line(start) => {
@@ -83,7 +83,7 @@ impl Parts {
                         None => (bytes, &bytes[..0], false),
                     };
                     start.extend_from_slice(&line[..line.len().min(ANNOUNCEMENT + 1 - start.len())]);
-                    part(Part::Raw(line));
+                    part(PayloadPart::Raw(line));
                     bytes = rest;
                     if ends {
                         let announced = Base64::announced(start);
@@ -108,12 +108,12 @@ impl Parts {
     }
 
     /// The payload has ended, or its base64 has.
-    pub(super) fn end(&mut self, part: &mut impl FnMut(Part<'_>)) {
+    pub(super) fn end(&mut self, part: &mut impl FnMut(PayloadPart<'_>)) {
         if let State::Zip(Base64 { waiting, zip, .. }) = &mut self.0 {
             if let Zip::Header(header) = zip {
-                part(Part::Decoded(header));
+                part(PayloadPart::Decoded(header));
             }
-            part(Part::Raw(waiting));
+            part(PayloadPart::Raw(waiting));
         }
     }
 }
@@ -126,7 +126,7 @@ impl Base64 {
     }
 
     /// Takes characters; `false` if they are no base64, or another form of it than that which encoding gives.
-    fn push(&mut self, characters: &[u8], part: &mut impl FnMut(Part<'_>)) -> bool {
+    fn push(&mut self, characters: &[u8], part: &mut impl FnMut(PayloadPart<'_>)) -> bool {
         self.left -= characters.len() as u64;
         self.waiting.extend_from_slice(characters);
         let whole = self.waiting.len() / 4 * 4;
@@ -157,13 +157,17 @@ enum Zip {
 }
 
 impl Zip {
-    fn push(&mut self, mut bytes: &[u8], part: &mut impl FnMut(Part<'_>)) {
+    fn push(&mut self, mut bytes: &[u8], part: &mut impl FnMut(PayloadPart<'_>)) {
         while !bytes.is_empty() {
             match self {
-                Self::Rest => return part(Part::Decoded(bytes)),
+                Self::Rest => return part(PayloadPart::Decoded(bytes)),
                 Self::File { left, is_kept } => {
                     let count = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                    part(if *is_kept { Part::File(&bytes[..count]) } else { Part::Decoded(&bytes[..count]) });
+                    part(if *is_kept {
+                        PayloadPart::File(&bytes[..count])
+                    } else {
+                        PayloadPart::Decoded(&bytes[..count])
+                    });
                     bytes = &bytes[count..];
                     *left -= count as u64;
                     if *left == 0 {
@@ -178,13 +182,13 @@ impl Zip {
                     if header.len() < HEADER || header.len() < header_length(header) {
                         continue;
                     }
-                    part(Part::Decoded(header));
+                    part(PayloadPart::Decoded(header));
                     *self = match file_of(header) {
                         None => Self::Rest,
                         Some((0, _)) => Self::Header(Vec::new()),
                         Some((left, is_kept)) => {
                             if is_kept {
-                                part(Part::Begins(left));
+                                part(PayloadPart::Begins(left));
                             }
                             Self::File { left, is_kept }
                         }

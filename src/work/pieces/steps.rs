@@ -10,7 +10,7 @@ use super::list::{Run, SecondReading};
 
 /// What is to be sent of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SendStep {
     Raw(u32),
     Decoded(u32),
     Copy { piece: u32, from: u32, length: u32 },
@@ -35,11 +35,11 @@ impl Steps {
     }
 
     /// The steps of the next runs, once the answers have come. `None` if there will be no more.
-    pub(crate) async fn of(&mut self, runs: Vec<Run>) -> Option<Vec<Step>> {
+    pub(crate) async fn of(&mut self, runs: Vec<Run>) -> Option<Vec<SendStep>> {
         let mut steps = Vec::with_capacity(runs.len());
         for run in runs {
             match run {
-                Run::Raw(count) => steps.push(Step::Raw(count)),
+                Run::Raw(count) => steps.push(SendStep::Raw(count)),
                 Run::Decoded(count) => add_decoded(&mut steps, count),
                 Run::File(count) => self.add_file(count, &mut steps).await?,
             }
@@ -47,7 +47,7 @@ impl Steps {
         Some(steps)
     }
 
-    async fn add_file(&mut self, mut left: u32, steps: &mut Vec<Step>) -> Option<()> {
+    async fn add_file(&mut self, mut left: u32, steps: &mut Vec<SendStep>) -> Option<()> {
         while left > 0 {
             if self.used == self.length {
                 (self.length, self.is_there) = (self.lengths.recv().await?, self.there.recv().await?);
@@ -56,7 +56,7 @@ impl Steps {
             }
             let length = left.min(self.length - self.used);
             match self.is_there {
-                true => steps.push(Step::Copy { piece: self.begun - 1, from: self.used, length }),
+                true => steps.push(SendStep::Copy { piece: self.begun - 1, from: self.used, length }),
                 false => add_decoded(steps, length),
             }
             (self.used, left) = (self.used + length, left - length);
@@ -65,10 +65,10 @@ impl Steps {
     }
 }
 
-fn add_decoded(steps: &mut Vec<Step>, count: u32) {
+fn add_decoded(steps: &mut Vec<SendStep>, count: u32) {
     match steps.last_mut() {
-        Some(Step::Decoded(last)) => *last += count,
-        _ => steps.push(Step::Decoded(count)),
+        Some(SendStep::Decoded(last)) => *last += count,
+        _ => steps.push(SendStep::Decoded(count)),
     }
 }
 
@@ -77,13 +77,13 @@ impl<R: Read> SecondReading<R> {
     ///
     /// # Errors
     /// The payload cannot be read, or is no longer what it was.
-    pub(crate) fn frames(&mut self, steps: &[Step]) -> io::Result<Vec<u8>> {
+    pub(crate) fn frames(&mut self, steps: &[SendStep]) -> io::Result<Vec<u8>> {
         let mut frames = Vec::new();
         for step in steps {
             let frame = match *step {
-                Step::Raw(count) => PieceFrame::Raw(self.raw(count)?),
-                Step::Decoded(count) => PieceFrame::Decoded(self.decoded(count)?),
-                Step::Copy { piece, from, length } => {
+                SendStep::Raw(count) => PieceFrame::Raw(self.raw(count)?),
+                SendStep::Decoded(count) => PieceFrame::Decoded(self.decoded(count)?),
+                SendStep::Copy { piece, from, length } => {
                     self.skip(length)?;
                     PieceFrame::Copy { piece, from, length }
                 }

@@ -55,7 +55,7 @@ fn project(changed: u64) -> Vec<(&'static str, Vec<u8>)> {
 /// The pieces that are kept of a payload.
 fn kept(payload: &[u8], step: usize) -> Pieces {
     let (mut parts, mut cutter, mut kept) =
-        (parts::Parts::default(), cutter::Cutter::default(), Pieces::new());
+        (parts::PayloadParts::default(), cutter::Cutter::default(), Pieces::new());
     let mut keep = |piece: &[u8]| drop(kept.insert(PieceId::of(piece), piece.to_vec()));
     for bytes in payload.chunks(step) {
         parts.push(bytes, &mut |part| cut(&mut cutter, part, &mut keep));
@@ -97,14 +97,14 @@ async fn received(mut frames: &[u8], pieces: &Pieces) -> Result<Vec<u8>, Assembl
     loop {
         let frame = PieceFrame::read(&mut frames).await.map_err(|_| AssemblyError::Invalid)?;
         payload.extend(match assembly.handle(frame)? {
-            Asked::List(list) => {
+            AssemblyStep::List(list) => {
                 let there: Vec<_> = list.iter().map(|piece| pieces.contains_key(piece)).collect();
                 assembly.listed(&list, &there);
                 continue;
             }
-            Asked::Bytes(bytes) => bytes,
-            Asked::Piece(piece) => assembly.copy(pieces.get(&piece).cloned())?,
-            Asked::End => break,
+            AssemblyStep::Bytes(bytes) => bytes,
+            AssemblyStep::Piece(piece) => assembly.copy(pieces.get(&piece).cloned())?,
+            AssemblyStep::End => break,
         });
     }
     assert!(frames.is_empty());

@@ -36,7 +36,7 @@ use self::reserve::Reserve;
 use super::executor::Executor;
 use super::jobs::JobsSlot;
 use super::local::{self, Local};
-use super::pieces::{Keeper, PieceStore};
+use super::pieces::{PieceKeeper, PieceStore};
 use super::pods::Pods;
 use super::remote::{Gate, Remotes};
 use super::results::ResultStream;
@@ -108,7 +108,7 @@ pub struct Registry {
     reserve: Arc<Reserve>,
     /// What is kept of payloads, so that it need not be sent again.
     pieces: Arc<PieceStore>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<PieceKeeper>,
     /// Checks the signatures of requests from other nodes.
     verifier: Arc<ArcSwapOption<Verifier>>,
 }
@@ -140,7 +140,7 @@ impl Registry {
         let executor = Arc::new(Executor { units: units.clone(), local, remotes, pods, jobs });
         let pieces = PieceStore::open(units.store().root().to_owned(), payload_cache);
         let reserve = Reserve::new(&units, &executor, &pieces);
-        let keeper = Arc::new(Keeper::start(pieces.clone()));
+        let keeper = Arc::new(PieceKeeper::start(pieces.clone()));
         let this = Self { units, executor, reserve, pieces, keeper, verifier: Arc::new(verifier.into()) };
         this.resume_all().await?;
         this.executor.local.discard_old_run_dirs().await;

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 
 use super::{Registry, UnitSubmission};
-use crate::work::pieces::{Asked, Assembly, AssemblyError, PieceFrame, answer};
+use crate::work::pieces::{Assembly, AssemblyError, AssemblyStep, PieceFrame, answer};
 use crate::work::remote::WORTH_IT;
 use crate::work::{Submitter, WorkError};
 
@@ -52,7 +52,7 @@ impl UnitSubmission {
         let store = self.registry.pieces.clone();
         let submitter = self.entry.status().submitter;
         let bytes = match assembly.handle(frame)? {
-            Asked::List(pieces) => {
+            AssemblyStep::List(pieces) => {
                 let there = match submitter {
                     Some(submitter) => store.has(submitter, &pieces),
                     None => vec![false; pieces.len()],
@@ -60,13 +60,13 @@ impl UnitSubmission {
                 assembly.listed(&pieces, &there);
                 return Ok(Assembled::Answer(answer(&there)));
             }
-            Asked::Bytes(bytes) => bytes,
-            Asked::Piece(piece) => {
+            AssemblyStep::Bytes(bytes) => bytes,
+            AssemblyStep::Piece(piece) => {
                 let submitter = submitter.ok_or(AssemblyError::Gone)?;
                 let read = move || store.read(submitter, piece);
                 assembly.copy(self.store().blocking(read).await)?
             }
-            Asked::End => return Ok(Assembled::Whole),
+            AssemblyStep::End => return Ok(Assembled::Whole),
         };
         self.write(&bytes).await.map(|()| Assembled::More)
     }

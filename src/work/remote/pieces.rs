@@ -58,7 +58,7 @@ impl Keepers {
 
 /// What was sent of a payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(super) struct PieceTraffic {
     /// Bytes sent, lists included.
     pub(super) sent: u64,
     /// Bytes of the payload that need not be sent.
@@ -97,7 +97,7 @@ impl Remotes {
         writer: &mut (impl AsyncWrite + Unpin),
         there: mpsc::Receiver<bool>,
         is_heard: &AtomicBool,
-    ) -> Result<Carried, StepError> {
+    ) -> Result<PieceTraffic, StepError> {
         let (writer, (chunks, listed), (lengths, pieces)) =
             (TaskMutex::new(writer), mpsc::channel(AHEAD), mpsc::unbounded_channel());
         let listing = Listing { writer: &writer, chunks, lengths, unsent: Vec::new(), sent: 0 };
@@ -113,7 +113,7 @@ impl Remotes {
         PieceFrame::End { length, hash }.write(&mut end);
         writer.lock().await.write_all(&end).await?;
         let sent = listed + sent + end.len() as u64;
-        let carried = Carried { sent, saved: length.saturating_sub(sent) };
+        let carried = PieceTraffic { sent, saved: length.saturating_sub(sent) };
         self.keepers.sent.fetch_add(carried.sent, Ordering::Relaxed);
         self.keepers.saved.fetch_add(carried.saved, Ordering::Relaxed);
         Ok(carried)

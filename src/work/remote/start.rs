@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::Remotes;
 use super::payload::{PayloadReader, total};
-use super::pieces::{ANSWERS_AHEAD, Carried};
+use super::pieces::{ANSWERS_AHEAD, PieceTraffic};
 use super::progress::SendProgress;
 use crate::rpc::follow::{ANSWER, KEEPS_PIECES};
 use crate::rpc::request::{Request, SubmitRequest, WorkRequest};
@@ -81,7 +81,7 @@ impl Remotes {
         session: &mut ControlSession,
         line: String,
         in_pieces: bool,
-    ) -> Result<(String, Option<Carried>), StepError> {
+    ) -> Result<(String, Option<PieceTraffic>), StepError> {
         let (link, store) = (entry.link(), self.units.store());
         let is_heard = AtomicBool::new(false);
         let (said, there) = mpsc::channel(ANSWERS_AHEAD);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Remotes;
-use super::pieces::Carried;
+use super::pieces::PieceTraffic;
 use super::step::{DriverStep, extra, next_step};
 use crate::rpc::request::SubmitRequest;
 use crate::rpc::{CallError, ErrorCode, ErrorLine};
@@ -111,12 +111,12 @@ impl Remotes {
     pub(super) async fn note_accepted(
         &self,
         entry: &Arc<Entry>,
-        carried: Option<Carried>,
+        carried: Option<PieceTraffic>,
     ) -> Result<(), StepError> {
         entry.link().note_contact();
         let accepted = |remote: &mut RemoteExtra| {
             remote.remote_started = true;
-            if let Some(Carried { sent, saved }) = carried {
+            if let Some(PieceTraffic { sent, saved }) = carried {
                 (remote.payload_sent, remote.payload_saved) = (sent, saved);
             }
         };
