@@ -9,7 +9,7 @@ const AVERAGE: usize = 64 << 10;
 const MOST: usize = super::MOST_OF_PIECE as usize;
 /// A file of this size has its own pieces, wherever it stands in its zip.
 const ALONE: u64 = 32 << 10;
-/// A piece ends if so many bytes come between its own, so that nobody waits long for it.
+/// A piece ends early once this many other bytes have come in between, so that nobody waits long for it.
 const GAP: usize = 1 << 20;
 
 /// Files that arrive bit by bit.
@@ -54,7 +54,7 @@ impl Cutter {
         self.cut(1, piece);
     }
 
-    /// Cuts for as long as there are so many bytes.
+    /// Cuts off pieces while at least `enough` bytes are left.
     fn cut(&mut self, enough: usize, piece: &mut impl FnMut(&[u8])) {
         let mut left = &self.bytes[..];
         while left.len() >= enough {

@@ -22,7 +22,7 @@ const FREED: u64 = 64;
 /// A piece that is not in the index any more, and whose file is to be removed.
 pub(super) type Gone = (Submitter, [u8; 32]);
 
-/// The bytes of the disk that a file of so many bytes takes.
+/// The disk space that a file of this length takes.
 pub(super) fn on_disk(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK)
 }
@@ -133,7 +133,7 @@ impl Index {
         }
     }
 
-    /// Adds a piece that was found on disk, whoever has how many.
+    /// Adds a piece that was found on disk, without regard to anybody's share.
     pub(super) fn restore(&mut self, caller: Submitter, id: PieceId, used: u64) {
         self.forget(caller, id.hash);
         let known = KnownPiece { length: id.length, used };

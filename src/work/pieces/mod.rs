@@ -17,8 +17,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::assembly::AssemblyError;
-pub(crate) use self::assembly::{Assembly, AssemblyStep};
+pub(crate) use self::assembly::{Assembly, AssemblyError, AssemblyStep};
 pub(crate) use self::frame::{LISTED_AT_ONCE, PieceFrame, answer, read_answer};
 pub(crate) use self::index::CallerPieces;
 pub(crate) use self::keeper::PieceKeeper;

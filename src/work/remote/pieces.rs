@@ -18,7 +18,6 @@ use super::submit::CHUNK;
 use crate::work::WorkError;
 use crate::work::far::StepError;
 use crate::work::pieces::{LISTED_AT_ONCE, Lister, PieceFrame, PieceId, Run, SecondReading, Steps};
-use crate::work::unit::UnitEvent;
 use crate::work::units::Entry;
 
 /// A payload with fewer bytes is sent as it is.
@@ -139,13 +138,7 @@ impl Remotes {
             second = back;
             writer.lock().await.write_all(&frames).await?;
             sent += frames.len() as u64;
-            // Bytes that are sent before the node has answered may go nowhere.
-            if is_heard.load(Ordering::Relaxed) {
-                entry.link().note_progress();
-            }
-            if let Some(words) = progress.add(length, || total(entry)) {
-                self.say(entry, UnitEvent::Waiting(words)).await;
-            }
+            self.note_sent(entry, &mut progress, length, is_heard).await;
         }
         Ok(sent)
     }

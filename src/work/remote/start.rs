@@ -145,14 +145,25 @@ impl Remotes {
         let mut progress = SendProgress::begin();
         while let Some(chunk) = payload.next(is_heard).await? {
             writer.write_all(&chunk).await?;
-            // Bytes that are sent before the node has answered may go nowhere.
-            if is_heard.load(Ordering::Relaxed) {
-                entry.link().note_progress();
-            }
-            if let Some(words) = progress.add(chunk.len(), || total(entry)) {
-                self.say(entry, UnitEvent::Waiting(words)).await;
-            }
+            self.note_sent(entry, &mut progress, chunk.len(), is_heard).await;
         }
         Ok(())
+    }
+
+    /// Notes that so much more of the payload is under way.
+    pub(super) async fn note_sent(
+        &self,
+        entry: &Arc<Entry>,
+        progress: &mut SendProgress,
+        length: usize,
+        is_heard: &AtomicBool,
+    ) {
+        // Bytes that are sent before the node has answered may go nowhere.
+        if is_heard.load(Ordering::Relaxed) {
+            entry.link().note_progress();
+        }
+        if let Some(words) = progress.add(length, || total(entry)) {
+            self.say(entry, UnitEvent::Waiting(words)).await;
+        }
     }
 }
