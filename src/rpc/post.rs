@@ -23,8 +23,8 @@ impl Poster {
         Ok(Self { requests, _connection: AbortOnDropHandle::new(tokio::spawn(connection)) })
     }
 
-    /// Returns the status, and the beginning of the answer: at most so many bytes. After a longer one the connection can
-    /// be used no more.
+    /// Returns the status and the first `most` bytes of the answer. If the answer was longer, the connection cannot be
+    /// used again.
     pub(crate) async fn post(
         &mut self,
         request: Request<Full<Bytes>>,

@@ -2,8 +2,8 @@
 //!
 //! There is no queue. Each target follows the numbers of [`crate::controller::store::EndedJob`] with a cursor of its own, which is
 //! a document of the store: a target that is dead delays no job and no other target, and control nodes that share a
-//! store share the work. `event` decides what a target is told, and makes the notice, and is pure; `cursor` how far a target is,
-//! and when it is tried again. `notifier` follows, and `courier` delivers by HTTP or a command. Knows nothing
+//! store share the work. `event`, which is pure, decides what a target is told and words the notice. `cursor` keeps how far
+//! a target is, and when it is tried again. `notifier` follows, and `courier` delivers by HTTP or a command. Knows nothing
 //! of the syntax of configuration.
 
 pub(in crate::controller) mod courier;
