@@ -44,7 +44,7 @@ pub(super) struct Index {
     callers: BTreeMap<Submitter, Owned>,
     pieces: usize,
     bytes: u64,
-    /// The time of the last use of any piece. No two uses have the same one.
+    /// The time of the last use of any piece. No two uses by this process have the same one.
     clock: u64,
     /// When pieces were last looked for that nobody uses any more.
     expired: u64,
@@ -63,9 +63,17 @@ struct KnownPiece {
     used: u64,
 }
 
+/// Orders pieces by their last use. The beginning of the hash parts those that have the same time, as files that were
+/// written in a row do.
+type Age = (u64, [u8; 8]);
+
 impl KnownPiece {
     fn bytes(self) -> u64 {
         on_disk(self.length.into())
+    }
+
+    fn age(self, hash: &[u8; 32]) -> Age {
+        (self.used, hash.first_chunk().copied().unwrap_or_default())
     }
 }
 
@@ -158,7 +166,7 @@ impl Index {
             return Vec::new();
         }
         self.expired = now;
-        self.remove_until(None, now.saturating_sub(KEPT))
+        self.remove_until(None, (now.saturating_sub(KEPT), [u8::MAX; 8]))
     }
 
     /// Sets how many bytes all callers may have.
@@ -185,26 +193,27 @@ impl Index {
     /// Removes the least recently used pieces, of one caller or of all, until so many pieces and bytes are gone.
     fn free(&mut self, of: Option<Submitter>, pieces: u64, bytes: u64) -> Vec<Gone> {
         let owned = self.callers.iter().filter(|(caller, _)| of.is_none_or(|of| of == **caller));
-        let mut all: Vec<KnownPiece> = owned.flat_map(|(_, owned)| owned.pieces.values().copied()).collect();
-        all.sort_unstable_by_key(|known| known.used);
+        let known = owned.flat_map(|(_, owned)| &owned.pieces);
+        let mut all: Vec<(Age, u64)> = known.map(|(hash, known)| (known.age(hash), known.bytes())).collect();
+        all.sort_unstable_by_key(|(age, _)| *age);
         let mut freed = (0, 0);
-        let last = all.iter().find(|known| {
-            freed = (freed.0 + 1, freed.1 + known.bytes());
+        let last = all.iter().find(|(_, length)| {
+            freed = (freed.0 + 1, freed.1 + length);
             freed.0 >= pieces && freed.1 >= bytes
         });
-        match last.or(all.last()).map(|last| last.used) {
-            Some(used) => self.remove_until(of, used),
+        match last.or(all.last()).map(|(age, _)| *age) {
+            Some(age) => self.remove_until(of, age),
             None => Vec::new(),
         }
     }
 
-    /// Removes the pieces, of one caller or of all, that were last used at this time or before.
-    fn remove_until(&mut self, of: Option<Submitter>, used: u64) -> Vec<Gone> {
+    /// Removes the pieces, of one caller or of all, that are of this age or older.
+    fn remove_until(&mut self, of: Option<Submitter>, age: Age) -> Vec<Gone> {
         let mut gone = Vec::new();
         let callers: Vec<_> = of.map_or_else(|| self.callers.keys().copied().collect(), |of| vec![of]);
         for caller in callers {
             let Some(owned) = self.callers.get_mut(&caller) else { continue };
-            let old = owned.pieces.extract_if(.., |_, known| known.used <= used);
+            let old = owned.pieces.extract_if(.., |hash, known| known.age(hash) <= age);
             let (hashes, known): (Vec<_>, Vec<_>) = old.unzip();
             gone.extend(hashes.into_iter().map(|hash| (caller, hash)));
             self.count_off(caller, &known);
@@ -347,5 +356,14 @@ mod tests {
         assert_eq!((bytes(&index, 1), bytes(&index, 2)), (65536, 65536));
         assert_eq!(index.set_most(0).len(), 2);
         assert!(!index.has_room(caller(1), piece(9, 1)));
+    }
+
+    #[test]
+    fn of_pieces_of_one_time_no_more_go_than_must() {
+        let mut index = Index::new(64 * MIB);
+        (0..20).for_each(|number| index.restore(caller(1), piece(number, 65536), 7));
+        assert_eq!(index.set_most(8 * 65536).len(), 12);
+        assert_eq!(bytes(&index, 1), 8 * 65536);
+        assert_eq!(index.expire(KEPT + 7).len(), 8);
     }
 }
