@@ -169,7 +169,7 @@ def test_a_real_job_goes_on_through_an_upgrade_a_kill_and_a_hang(packager, tmp_p
     assert "(deleted)" not in box.sh(f"readlink /proc/{main_pid(box)}/exe")
     assert state(box, unit) == "Running"
     pid = main_pid(box)
-    box.run("systemctl", "kill", "--signal=KILL", "meshd")
+    box.kill("meshd")
     another_daemon(box, pid)
     assert state(box, unit) == "Running"
     # The package waits for a minute.

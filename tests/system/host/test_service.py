@@ -218,9 +218,10 @@ def test_jobs_go_on_whatever_happens_to_the_daemon(execution):
     beat = Beat(box)
     # A hop's daemon has the process that starts jobs in its own group, which may end a moment later.
     left_over = box.journal("meshd").count("left-over process")
-    for happens in ("systemctl restart meshd", "systemctl stop meshd; sleep 0.3; systemctl start meshd", "systemctl kill --signal=KILL meshd"):
+    restart, pause = "systemctl restart meshd", "systemctl stop meshd; sleep 0.3; systemctl start meshd"
+    for happen in (lambda: box.sh(restart), lambda: box.sh(pause), lambda: box.kill("meshd")):
         before = main_pid(box)
-        box.sh(happens)
+        happen()
         until("another daemon", lambda: main_pid(box) not in (0, before) and box.run("meshctl", "status", check=False).returncode == 0)
         beat.goes_on()
     assert box.journal("meshd").count("left-over process") == left_over, "the daemon's own group is free"
@@ -287,9 +288,9 @@ def test_limits_hold_across_a_restart_where_there_are_controllers(execution):
     beat = Beat(box)
     group = f"/sys/fs/cgroup/system.slice/meshd-jobs.service/meshd-units/box.{beat.unit}"
     assert box.sh(f"cat {group}/pids.max") == "50"
-    for how in ("systemctl restart meshd", "systemctl kill --signal=KILL meshd"):
+    for happen in (lambda: box.sh("systemctl restart meshd"), lambda: box.kill("meshd")):
         before = main_pid(box)
-        box.sh(how)
+        happen()
         until("another daemon", lambda last=before: main_pid(box) not in (0, last) and box.show("meshd", "ActiveState") == "active")
         beat.goes_on()
     assert box.sh(f"cat {group}/pids.max") == "50"
