@@ -6,7 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 
-use meshd::rpc::follow::ANSWER;
+use meshd::rpc::follow::{ANSWER, KEEPS_PIECES};
 use meshd::rpc::request::SubmitRequest;
 use meshd::stream::Peer;
 use meshd::wire::{NodeId, ServiceName};
@@ -42,10 +42,24 @@ struct State {
     peer: Peer,
     stalled: bool,
     denies: bool,
+    pieces: Pieces,
+    /// The starts that nodes were asked for, and whether the payload was to come in pieces.
+    starts: Vec<bool>,
     /// Where the next connection breaks.
     breaks: Option<Place>,
     /// With it all nodes are gone.
     breaks_all: bool,
+}
+
+/// What nodes say of payloads in pieces. None of them can put one together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pieces {
+    /// As a version that does not know them.
+    Unknown,
+    /// They say that they keep pieces.
+    Promised,
+    /// They refuse every payload, as if it were pieces that do not fit.
+    Refused,
 }
 
 /// Where a connection that starts a unit can break.
@@ -69,6 +83,8 @@ impl Mesh {
                 peer: Peer::Meshd,
                 stalled: false,
                 denies: false,
+                pieces: Pieces::Unknown,
+                starts: Vec::new(),
                 breaks: None,
                 breaks_all: false,
             }),
@@ -128,6 +144,15 @@ impl Mesh {
     /// Nodes agree to cancel, do not, and say that everything runs.
     pub(crate) fn deny(&self) {
         self.state.lock().unwrap().denies = true;
+    }
+
+    pub(crate) fn set_pieces(&self, pieces: Pieces) {
+        self.state.lock().unwrap().pieces = pieces;
+    }
+
+    /// The starts that nodes were asked for, and whether the payload was to come in pieces.
+    pub(crate) fn starts(&self) -> Vec<bool> {
+        self.state.lock().unwrap().starts.clone()
     }
 
     pub(crate) fn pretend_go(&self, go: bool) {
@@ -233,6 +258,23 @@ impl Mode {
     fn caller(&self) -> Caller {
         let origin = Origin::Mesh { node: self.caller.hash(), certified: false };
         Caller { origin, ..Caller::default() }
+    }
+
+    /// What a node says of pieces when it is asked for a start.
+    fn pieces(&self, are_asked: bool) -> Result<&'static str, WorkError> {
+        let Some(mesh) = self.mesh.upgrade() else { return Ok("") };
+        let mut state = mesh.state.lock().unwrap();
+        state.starts.push(are_asked);
+        match state.pieces {
+            Pieces::Refused => {
+                Err(WorkError::NotStarted("cannot put the payload together: it is another one".into()))
+            }
+            _ if are_asked => Err(WorkError::NotStarted(
+                "submit parameters must all be strings and payloadpieces is not".into(),
+            )),
+            Pieces::Promised => Ok(KEEPS_PIECES),
+            Pieces::Unknown => Ok(""),
+        }
     }
 
     fn here(&self, place: Place) -> Result<(), WorkError> {
@@ -378,6 +420,7 @@ async fn start_at_once(
     mode: &mut Mode,
 ) -> Result<(), WorkError> {
     mode.here(Place::BeforeTheLine)?;
+    let promise = mode.pieces(command["payloadpieces"] == true)?;
     let (request, mut caller) = asked(command, mode);
     let tokens = caller.signature.take();
     let mut tokens = tokens.iter().flat_map(|both| both.split(' ')).map(str::to_owned);
@@ -406,7 +449,7 @@ async fn start_at_once(
     };
     submission.finish_or_discard().await?;
     mode.here(Place::BeforeTheFirstFrame)?;
-    tell(&id, frames, writer, || mode.here(Place::AfterTheFirstFrame)).await
+    tell(&format!("{id}{promise}"), frames, writer, || mode.here(Place::AfterTheFirstFrame)).await
 }
 
 async fn take_payload(reader: &mut Reader, submission: &mut UnitSubmission) -> Result<(), WorkError> {

@@ -13,7 +13,7 @@ use meshd::rpc::request::SubmitRequest;
 use meshd::work::signing::{Signer, Verifier};
 use meshd::work::{Caller, Leftovers, Options, Origin, Outcome, Registry, Started, State, WorkError};
 
-use crate::control::Mesh;
+use crate::control::{Mesh, Pieces};
 use crate::harness::*;
 use crate::inherited_pods::end_of;
 
@@ -334,6 +334,37 @@ async fn a_refusal_ends_the_unit_and_is_reported() {
         report.detail
     );
     assert_eq!(report.state, State::Failed);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_take_pieces_any_more_gets_the_whole_payload() {
+    let pair = Pair::new().await;
+    pair.mesh.set_pieces(Pieces::Promised);
+    let id = pair.run("true").await;
+    finished(&pair.near, &id).await;
+    // An older version in its place.
+    pair.mesh.set_pieces(Pieces::Unknown);
+    let payload = vec![b'x'; 2 << 20];
+    for starts in [&[false, true, false][..], &[false, true, false, false]] {
+        let id = run_as(&pair.near, sh("wc -c"), &payload).await;
+        assert_eq!(collect(&pair.near, &id, 0).await, format!("{}\n", payload.len()).into_bytes());
+        finished(&pair.near, &id).await;
+        assert_eq!(pair.mesh.starts(), starts, "once it is known, it is not tried again");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_refuses_the_whole_payload_as_well_is_not_asked_for_ever() {
+    let pair = Pair::new().await;
+    pair.mesh.set_pieces(Pieces::Promised);
+    let id = pair.run("true").await;
+    finished(&pair.near, &id).await;
+    pair.mesh.set_pieces(Pieces::Refused);
+    let mut submission = pair.near.submit(sh("wc -c"), me()).await.unwrap();
+    submission.write(&vec![b'x'; 2 << 20]).await.unwrap();
+    let error = within(submission.finish()).await.unwrap_err().to_string();
+    assert_eq!(error, "error from remote: cannot put the payload together: it is another one");
+    assert_eq!(pair.mesh.starts(), [false, true, false]);
 }
 
 #[tokio::test]
