@@ -5,10 +5,12 @@
 //! link, belongs to the daemon's user or to root, and nobody else can write to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest;
 use jiff::civil::Date;
@@ -16,6 +18,7 @@ use jiff::civil::Date;
 use super::SavedFault;
 use super::file::SavedJob;
 use super::schedule::{LoadedSchedule, holidays};
+use super::vars::Patterns;
 use crate::controller::credentials::is_file_name;
 use crate::os::{hex, regular_file};
 use crate::yaml::YamlFault;
@@ -25,6 +28,8 @@ const LARGEST: u64 = 256 << 10;
 /// The most files, and the most bytes of all of them.
 const MOST: usize = 20_000;
 const MOST_BYTES: u64 = 64 << 20;
+/// Files that are read in one go.
+const AT_ONCE: usize = 500;
 /// The most threads that parse files, and the fewest files for each.
 const MOST_THREADS: usize = 4;
 const LEAST_PART: usize = 64;
@@ -55,8 +60,8 @@ impl LoadedJob {
     ///
     /// # Errors
     /// The first fault, with its line.
-    fn of(text: String, hash: [u8; HASH]) -> Result<Self, YamlFault> {
-        let job = SavedJob::parse(&text)?;
+    fn of(text: String, hash: [u8; HASH], patterns: &mut Patterns) -> Result<Self, YamlFault> {
+        let job = SavedJob::parse_one(&text, patterns)?;
         let schedule = match job.schedule.zip(job.timetable) {
             Some((said, times)) => {
                 let days = said.holidays.as_deref().map(holidays_of).transpose();
@@ -107,7 +112,7 @@ impl SavedEntry {
 }
 
 /// The saved jobs of a node.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SavedJobs {
     entries: BTreeMap<String, SavedEntry>,
     /// What is wrong with the directory, or with files that can have no name.
@@ -116,62 +121,28 @@ pub(crate) struct SavedJobs {
 
 impl SavedJobs {
     /// Reads a directory; `former` are the jobs before. Blocks on the disk.
-    pub(crate) fn load(directory: &Path, former: &Self) -> Self {
-        let mut this = Self::default();
-        let names = match this.names(directory) {
-            Ok(names) => names,
+    ///
+    /// `keep` gets the jobs as they are whenever some more files have been read. Whoever keeps them in the place of those
+    /// before never has all jobs in two versions.
+    pub(crate) fn load(directory: &Path, former: Arc<Self>, mut keep: impl FnMut(Arc<Self>)) -> Arc<Self> {
+        let (names, faults) = match names(directory) {
+            Ok(found) => found,
             Err(error) => {
                 let fault = fault(directory, 0, format!("it cannot be read: {error}"));
-                return Self { entries: former.entries.clone(), faults: vec![fault] };
+                return Arc::new(Self { entries: former.entries.clone(), faults: vec![fault] });
             }
         };
-        let mut bytes = 0;
-        let file = |name: String| {
-            let path = directory.join(format!("{name}{SUFFIX}"));
-            let text = read(&path).and_then(|text| {
-                bytes += text.len() as u64;
-                let text = Some(text).filter(|_| bytes <= MOST_BYTES);
-                text.ok_or_else(|| format!("all files together are longer than {MOST_BYTES} bytes"))
-            });
-            ReadFile { name, path, text }
-        };
-        let files: Vec<ReadFile> = names.into_iter().map(file).collect();
-        this.entries = parse_all(files, former);
-        this
-    }
-
-    /// The names of the files, in order. Files that look like one and can have no name become faults.
-    fn names(&mut self, directory: &Path) -> std::io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for found in std::fs::read_dir(directory)? {
-            let found = found?.file_name();
-            let Some(file) = found.to_str().filter(|file| !file.starts_with('.')) else { continue };
-            let path = directory.join(file);
-            match file.strip_suffix(SUFFIX) {
-                Some(name) if is_file_name(name) => names.push(name.to_owned()),
-                Some(_) => self.faults.push(fault(
-                    &path,
-                    0,
-                    "its name is none for a saved job: lower-case letters, digits, dashes and dots",
-                )),
-                None if file.ends_with(".yaml") => {
-                    self.faults.push(fault(
-                        &path,
-                        0,
-                        format!("it is not read: its name must end with {SUFFIX}"),
-                    ));
-                }
-                None => {}
-            }
+        let bytes = AtomicU64::new(0);
+        let mut now = former;
+        for some in names.chunks(AT_ONCE) {
+            let read = read_all(some, &SavedReading { directory, former: &now, bytes: &bytes });
+            Arc::make_mut(&mut now).entries.extend(read);
+            keep(now.clone());
         }
-        names.sort_unstable();
-        self.faults.sort_by(|one, other| one.file.cmp(&other.file));
-        if names.len() > MOST {
-            let text = format!("it has {} files, of which the first {MOST} are read", names.len());
-            self.faults.push(fault(directory, 0, text));
-            names.truncate(MOST);
-        }
-        Ok(names)
+        let this = Arc::make_mut(&mut now);
+        this.entries.retain(|name, _| names.binary_search(name).is_ok());
+        this.faults = faults;
+        now
     }
 
     /// All names in order, with what there is under each.
@@ -189,6 +160,16 @@ impl SavedJobs {
         self.entries.iter().filter_map(|(name, entry)| Some((name.as_str(), entry.schedule()?)))
     }
 
+    /// A number that changes with what any file has, and with what is wrong.
+    pub(super) fn state(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (name, entry) in &self.entries {
+            (name, entry.job.as_ref().map(|job| job.hash)).hash(&mut hasher);
+        }
+        self.all_faults().for_each(|fault| fault.to_string().hash(&mut hasher));
+        hasher.finish()
+    }
+
     /// How many there are, and how much is wrong.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.entries.len() as u64, self.all_faults().count() as u64)
@@ -200,37 +181,74 @@ impl SavedJobs {
     }
 }
 
-/// A file, or why it cannot be read.
-struct ReadFile {
-    name: String,
-    path: PathBuf,
-    text: Result<String, String>,
+/// The names of the files of a directory, in order, and what is wrong with those that look like one and can have no name.
+fn names(directory: &Path) -> std::io::Result<(Vec<String>, Vec<SavedFault>)> {
+    let (mut names, mut faults) = (Vec::new(), Vec::new());
+    for found in std::fs::read_dir(directory)? {
+        let found = found?.file_name();
+        let Some(file) = found.to_str().filter(|file| !file.starts_with('.')) else { continue };
+        let path = directory.join(file);
+        match file.strip_suffix(SUFFIX) {
+            Some(name) if is_file_name(name) => names.push(name.to_owned()),
+            Some(_) => faults.push(fault(
+                &path,
+                0,
+                "its name is none for a saved job: lower-case letters, digits, dashes and dots",
+            )),
+            None if file.ends_with(".yaml") => {
+                faults.push(fault(&path, 0, format!("it is not read: its name must end with {SUFFIX}")));
+            }
+            None => {}
+        }
+    }
+    names.sort_unstable();
+    faults.sort_by(|one, other| one.file.cmp(&other.file));
+    if names.len() > MOST {
+        let text = format!("it has {} files, of which the first {MOST} are read", names.len());
+        faults.push(fault(directory, 0, text));
+        names.truncate(MOST);
+    }
+    Ok((names, faults))
 }
 
-impl ReadFile {
-    /// Its name, and what there is under it now.
-    fn entry(self, former: &SavedJobs) -> (String, SavedEntry) {
-        let before = former.entries.get(&self.name).and_then(|entry| entry.job.clone());
-        let text = self.text.map_err(|what| fault(&self.path, 0, what));
-        let entry = match text.and_then(|text| loaded(&self.path, text, before.as_ref())) {
+/// Reads files of a directory.
+struct SavedReading<'a> {
+    directory: &'a Path,
+    former: &'a SavedJobs,
+    /// Of all files so far.
+    bytes: &'a AtomicU64,
+}
+
+impl SavedReading<'_> {
+    /// A name, and what there is under it now.
+    fn entry(&self, name: &str, patterns: &mut Patterns) -> (String, SavedEntry) {
+        let path = self.directory.join(format!("{name}{SUFFIX}"));
+        let before = self.former.entries.get(name).and_then(|entry| entry.job.clone());
+        let text = read(&path).and_then(|text| {
+            let length = text.len() as u64;
+            let text =
+                Some(text).filter(|_| self.bytes.fetch_add(length, Ordering::Relaxed) + length <= MOST_BYTES);
+            text.ok_or_else(|| format!("all files together are longer than {MOST_BYTES} bytes"))
+        });
+        let text = text.map_err(|what| fault(&path, 0, what));
+        let entry = match text.and_then(|text| loaded(&path, text, before.as_ref(), patterns)) {
             Ok(job) => SavedEntry { job: Some(job), fault: None },
             Err(fault) => SavedEntry { job: before, fault: Some(Box::new(fault)) },
         };
-        (self.name, entry)
+        (name.to_owned(), entry)
     }
 }
 
-/// Parses files on several threads, because an operator waits for a reload, and 10,000 files keep a processor busy for seconds.
-fn parse_all(files: Vec<ReadFile>, former: &SavedJobs) -> BTreeMap<String, SavedEntry> {
+/// Reads files on several threads, because an operator waits for a reload, and 10,000 files keep a processor busy for seconds.
+fn read_all(names: &[String], reading: &SavedReading<'_>) -> Vec<(String, SavedEntry)> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
-    let part = files.len().div_ceil(threads).max(LEAST_PART);
-    let mut files = files.into_iter();
-    let parts = std::iter::from_fn(|| Some(files.by_ref().take(part).collect::<Vec<_>>()));
+    let part = names.len().div_ceil(threads).max(LEAST_PART);
     std::thread::scope(|scope| {
-        let parse = |part: Vec<ReadFile>| {
-            scope.spawn(|| part.into_iter().map(|file| file.entry(former)).collect::<Vec<_>>())
+        let read = |part: &[String]| {
+            let mut patterns = Patterns::default();
+            part.iter().map(|name| reading.entry(name, &mut patterns)).collect::<Vec<_>>()
         };
-        let parts: Vec<_> = parts.take_while(|part| !part.is_empty()).map(parse).collect();
+        let parts: Vec<_> = names.chunks(part).map(|part| scope.spawn(move || read(part))).collect();
         parts.into_iter().flat_map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }
@@ -239,7 +257,7 @@ impl SavedFault {
     /// Reads one file, which need not be in a directory of saved jobs.
     pub(crate) fn of_file(path: &Path) -> Option<Self> {
         let text = read(path).map_err(|what| fault(path, 0, what));
-        text.and_then(|text| loaded(path, text, None)).err()
+        text.and_then(|text| loaded(path, text, None, &mut Patterns::default())).err()
     }
 }
 
@@ -248,7 +266,12 @@ fn fault(path: &Path, line: u64, what: impl Into<String>) -> SavedFault {
 }
 
 /// The job in a text; the one before if that has not changed.
-fn loaded(path: &Path, text: String, before: Option<&Arc<LoadedJob>>) -> Result<Arc<LoadedJob>, SavedFault> {
+fn loaded(
+    path: &Path,
+    text: String,
+    before: Option<&Arc<LoadedJob>>,
+    patterns: &mut Patterns,
+) -> Result<Arc<LoadedJob>, SavedFault> {
     let sum = digest::digest(&digest::SHA256, text.as_bytes());
     let mut hash = [0; HASH];
     hash.copy_from_slice(&sum.as_ref()[..HASH]);
@@ -256,7 +279,7 @@ fn loaded(path: &Path, text: String, before: Option<&Arc<LoadedJob>>) -> Result<
     if let Some(same) = before.filter(|before| before.hash == hash && !reads_more(before)) {
         return Ok(same.clone());
     }
-    let loaded = LoadedJob::of(text, hash).map_err(|wrong| fault(path, wrong.line, wrong.text));
+    let loaded = LoadedJob::of(text, hash, patterns).map_err(|wrong| fault(path, wrong.line, wrong.text));
     loaded.map(Arc::new)
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::hook::SavedHook;
 use super::rules as own;
 use super::schedule::{Schedule, Timetable};
-use super::vars::{self, SavedVar};
+use super::vars::{self, Patterns, SavedVar};
 use crate::controller::core::{GroupName, Word};
 use crate::controller::header::{ProjectSync, RetryWords, RunnerWords, rules};
 use crate::controller::notify::NoticeEvent;
@@ -156,6 +156,14 @@ impl SavedJob {
     /// # Errors
     /// The first fault, with its line.
     pub(crate) fn parse(text: &str) -> Result<Self, YamlFault> {
+        Self::parse_one(text, &mut Patterns::default())
+    }
+
+    /// Reads the text of one file of several, which share their patterns.
+    ///
+    /// # Errors
+    /// As those of [`Self::parse`].
+    pub(super) fn parse_one(text: &str, patterns: &mut Patterns) -> Result<Self, YamlFault> {
         let written = yaml::parse(text)?;
         let mut keys = written.to_object()?;
         let misfit = |misfit: Misfit| {
@@ -178,15 +186,15 @@ impl SavedJob {
         }
         let mut job: Self = strict::read(keys).map_err(misfit)?;
         job.extra_vars = extra_vars;
-        if let Some(fault) = job.check_whole() {
+        if let Some(fault) = job.check_whole(patterns) {
             return Err(misfit(fault));
         }
-        job.timetable = job.check_schedule().map_err(misfit)?;
+        job.timetable = job.check_schedule(patterns).map_err(misfit)?;
         Ok(job)
     }
 
     /// What is wrong with several keys together, if anything.
-    fn check_whole(&self) -> Option<Misfit> {
+    fn check_whole(&self, patterns: &mut Patterns) -> Option<Misfit> {
         let needs_module = [("args", &self.args), ("pattern", &self.pattern)];
         let stray = needs_module.into_iter().find(|(_, given)| given.is_some() && self.module.is_none());
         if let Some((key, _)) = stray {
@@ -203,7 +211,7 @@ impl SavedJob {
             let text = "it is missing: say where the playbook is, in a `project` of git or a `directory` of this node";
             return Some(rule("project", text));
         }
-        let fault_of = |(name, var): (&String, &SavedVar)| {
+        let mut fault_of = |(name, var): (&String, &SavedVar)| {
             let is_name = |text: &str| {
                 let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 text.chars().all(letters)
@@ -217,17 +225,21 @@ impl SavedJob {
                 () if self.extra_vars.contains_key(name) => {
                     format!("it is in `{EXTRA_VARS}` too: leave it out there, and give it a default here")
                 }
-                () => return var.fault().map(|(key, text)| rule(&format!("{VARS}.{name}.{key}"), text)),
+                () => {
+                    return var
+                        .fault(patterns)
+                        .map(|(key, text)| rule(&format!("{VARS}.{name}.{key}"), text));
+                }
             };
             Some(rule(&format!("{VARS}.{name}"), text))
         };
-        self.vars.iter().find_map(fault_of).or_else(|| {
+        self.vars.iter().find_map(&mut fault_of).or_else(|| {
             let (key, why) = self.hook.as_ref()?.fault(self)?;
             Some(rule(&format!("hook.{key}"), why))
         })
     }
 
-    fn check_schedule(&self) -> Result<Option<Timetable>, Misfit> {
+    fn check_schedule(&self, patterns: &mut Patterns) -> Result<Option<Timetable>, Misfit> {
         let Some(schedule) = &self.schedule else { return Ok(None) };
         let wrong = |key: &str, why| rule(&format!("{SCHEDULE}.{key}"), why);
         let timetable = schedule.timetable().map_err(|(key, why)| wrong(key, why))?;
@@ -235,7 +247,7 @@ impl SavedJob {
         if let Some(secret) = schedule.vars.keys().find(is_secret) {
             return Err(wrong(VARS, format!("{secret} is secret: a file is no place for it")));
         }
-        vars::settle(&self.vars, schedule.vars.clone()).map_err(|why| wrong(VARS, why))?;
+        vars::settle(&self.vars, schedule.vars.clone(), patterns).map_err(|why| wrong(VARS, why))?;
         Ok(Some(timetable))
     }
 }

@@ -52,24 +52,25 @@ impl SavedShelf {
     pub(crate) async fn reload(&self, directory: Option<PathBuf>) {
         let former = self.now();
         let Some(directory) = directory else { return self.jobs.store(Arc::default()) };
-        let read = {
-            let former = former.clone();
-            tokio::task::spawn_blocking(move || SavedJobs::load(&directory, &former))
-        };
-        let jobs = match read.await {
-            Ok(jobs) => jobs,
-            Err(error) => return tracing::error!(%error, "cannot read the saved jobs, the former ones stay"),
-        };
         let known: BTreeSet<String> = former.all_faults().map(ToString::to_string).collect();
+        let before = former.state();
+        let shelf = self.jobs.clone();
+        let read = move || SavedJobs::load(&directory, former, |some| shelf.store(some));
+        let jobs = match tokio::task::spawn_blocking(read).await {
+            Ok(jobs) => jobs,
+            Err(error) => {
+                return tracing::error!(%error, "cannot read all saved jobs, others stay as they were");
+            }
+        };
         let news = jobs.all_faults().filter(|fault| !known.contains(&fault.to_string()));
         news.take(TOLD).for_each(|fault| {
             tracing::warn!(fault = %fault, "a saved job is broken, its last good version stays");
         });
         let (count, broken) = jobs.counts();
-        if jobs != *former {
+        if jobs.state() != before {
             tracing::info!(count, broken, "read the saved jobs");
         }
-        self.jobs.store(Arc::new(jobs));
+        self.jobs.store(jobs);
         self.note_change();
     }
 }

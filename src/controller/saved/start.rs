@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use super::file::SavedJob;
-use super::vars;
+use super::vars::{self, Patterns};
 use crate::controller::core::{JobKind, LaunchGroups};
 use crate::controller::header::{Header, NOTIFY, SAVED};
 use crate::controller::notify::wanted_word;
@@ -79,7 +79,7 @@ impl SavedJob {
     /// A given value does not fit, or one is missing. Messages show no value.
     pub(crate) fn variables(&self, given: Map<String, Value>) -> Result<Map<String, Value>, String> {
         let mut variables = self.extra_vars.clone();
-        variables.extend(vars::settle(&self.vars, given)?);
+        variables.extend(vars::settle(&self.vars, given, &mut Patterns::default())?);
         Ok(variables)
     }
 

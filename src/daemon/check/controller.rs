@@ -2,6 +2,7 @@
 //! others. Changes nothing in the store, which may be in use.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::super::controller::store_of;
 use super::{CheckFindings, Severity};
@@ -93,7 +94,7 @@ impl CheckFindings {
     /// For a running node a broken file is a warning: it keeps the last good version, and its reload must not fail.
     fn saved(&mut self, controller: &ControllerOptions) {
         let Some(directory) = &controller.jobs else { return };
-        let saved = SavedJobs::load(directory, &SavedJobs::default());
+        let saved = SavedJobs::load(directory, Arc::default(), |_| ());
         let severity = if self.running { Severity::Warning } else { Severity::Error };
         let remedy = "correct it, look with meshctl saved check, then: meshctl reload";
         let mut find = |what: &dyn std::fmt::Display| {

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Cursor, Read as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -354,12 +355,12 @@ fn what_lies_on_this_nodes_disk_needs_all_rights_and_holds_nothing_else() {
 fn a_broken_file_keeps_its_last_good_version_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-    let load = |former: &SavedJobs| SavedJobs::load(folder.path(), former);
+    let load = |former: &Arc<SavedJobs>| SavedJobs::load(folder.path(), former.clone(), |_| ());
     write("a.yml", "module: ping\n");
     write("b.yml", "module: ping\nlimt: x\n");
     write("README.md", "x");
     write(".c.yml.swp", "x");
-    let first = load(&SavedJobs::default());
+    let first = load(&Arc::default());
     let names: Vec<&str> = first.entries().keys().map(String::as_str).collect();
     assert_eq!(names, ["a", "b"]);
     let b = &first.entries()["b"];
@@ -386,12 +387,37 @@ fn a_broken_file_keeps_its_last_good_version_and_says_so() {
     assert_eq!(load(&third).counts(), (1, 0), "a file that is gone is gone");
 
     let gone = folder.path().join("none");
-    let kept = SavedJobs::load(&gone, &third);
+    let kept = SavedJobs::load(&gone, third.clone(), |_| ());
     assert_eq!(
         (kept.entries(), kept.faults().len()),
         (third.entries(), 1),
         "an unreadable directory takes nothing away"
     );
+}
+
+#[test]
+fn a_reload_of_many_never_has_all_of_them_in_two_versions() {
+    const MANY: usize = 700;
+    let folder = tempfile::tempdir().unwrap();
+    let write = |module: &str| {
+        (0..MANY).for_each(|n| {
+            fs::write(folder.path().join(format!("j{n:03}.yml")), format!("module: {module}\n")).unwrap();
+        });
+    };
+    write("ping");
+    let mut shelf = SavedJobs::load(folder.path(), Arc::default(), |_| ());
+    let former: Vec<_> =
+        shelf.entries().values().filter_map(|entry| entry.job.as_ref().map(Arc::downgrade)).collect();
+    assert_eq!(former.len(), MANY);
+    write("setup");
+    let mut left = Vec::new();
+    let after = SavedJobs::load(folder.path(), std::mem::take(&mut shelf), |some| {
+        assert_eq!(some.counts(), (MANY as u64, 0), "what was not read yet is there");
+        shelf = some;
+        left.push(former.iter().filter(|job| job.strong_count() > 0).count());
+    });
+    assert!(left.is_sorted_by(|one, next| one > next) && left.last() == Some(&0), "{left:?}");
+    assert!(left.len() > 1 && after == shelf);
 }
 
 #[test]
@@ -406,7 +432,7 @@ fn a_file_that_others_could_have_written_is_not_read() {
     regular_file_pipe(&path("pipe.yml"));
     fs::create_dir(path("dir.yml")).unwrap();
     fs::write(path("long.yml"), "#".repeat((256 << 10) + 1)).unwrap();
-    let found = SavedJobs::load(folder.path(), &SavedJobs::default());
+    let found = SavedJobs::load(folder.path(), Arc::default(), |_| ());
     let told: Vec<String> = found
         .all_faults()
         .map(|fault| fault.to_string().replace(&folder.path().display().to_string(), ""))
