@@ -476,13 +476,15 @@ def test_a_run_says_that_its_node_is_lost_and_where_it_runs_again(mesh, tmp_path
     assert (run.returncode, err) == (0, ""), err
 
 
-def test_a_project_is_not_sent_twice_and_a_running_job_says_so(real, project, tmp_path):
+def test_a_project_is_not_sent_twice_and_a_running_job_says_so(mesh, real, project, tmp_path):
     (project / "large").write_bytes(random.Random(5).randbytes(3 << 20))
     flag = tmp_path / "goes-on"
     wait = f"- hosts: a\n  gather_facts: false\n  tasks:\n    - wait_for: {{path: '{flag}', timeout: 120}}\n"
     (project / "wait.yml").write_text(wait)
     first = meshctl(real, "job", "run", project, "-p", "site.yml", "-i", project / "hosts")
     assert first.returncode == 0, first
+    # They are kept while the job runs, and after it.
+    until("the pieces", lambda: mesh["e1"].command("node cache")["bytes"] >= 3 << 20)
     number = result(real, "job", "run", project, "-p", "wait.yml", "-i", project / "hosts", "--detach")["id"]
     said = re.compile(r"payload: 0\.\d MiB sent, [34]\.\d MiB saved")
     until("the words of the job", lambda: said.search(meshctl(real, "job", "show", number).stdout))
