@@ -336,12 +336,18 @@ async fn a_refusal_ends_the_unit_and_is_reported() {
     assert_eq!(report.state, State::Failed);
 }
 
-#[tokio::test]
-async fn a_node_that_does_not_take_pieces_any_more_gets_the_whole_payload() {
+/// The other node has said that it keeps pieces.
+async fn promised() -> Pair {
     let pair = Pair::new().await;
     pair.mesh.set_pieces(Pieces::Promised);
     let id = pair.run("true").await;
     finished(&pair.near, &id).await;
+    pair
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_take_pieces_any_more_gets_the_whole_payload() {
+    let pair = promised().await;
     // An older version in its place.
     pair.mesh.set_pieces(Pieces::Unknown);
     let payload = vec![b'x'; 2 << 20];
@@ -355,10 +361,7 @@ async fn a_node_that_does_not_take_pieces_any_more_gets_the_whole_payload() {
 
 #[tokio::test]
 async fn a_node_that_refuses_the_whole_payload_as_well_is_not_asked_for_ever() {
-    let pair = Pair::new().await;
-    pair.mesh.set_pieces(Pieces::Promised);
-    let id = pair.run("true").await;
-    finished(&pair.near, &id).await;
+    let pair = promised().await;
     pair.mesh.set_pieces(Pieces::Refused);
     let mut submission = pair.near.submit(sh("wc -c"), me()).await.unwrap();
     submission.write(&vec![b'x'; 2 << 20]).await.unwrap();

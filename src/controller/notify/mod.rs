@@ -2,7 +2,7 @@
 //!
 //! There is no queue. Each target follows the numbers of [`crate::controller::store::EndedJob`] with a cursor of its own, which is
 //! a document of the store: a target that is dead delays no job and no other target, and control nodes that share a
-//! store share the work. `event`, which is pure, decides what a target is told and words the notice. `cursor` keeps how far
+//! store share the work. `event` is pure: it decides what a target is told, and in which words. `cursor` keeps how far
 //! a target is, and when it is tried again. `notifier` follows, and `courier` delivers by HTTP or a command. Knows nothing
 //! of the syntax of configuration.
 

@@ -5,7 +5,6 @@
 //! link, belongs to the daemon's user or to root, and nobody else can write to it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -122,26 +121,34 @@ pub(crate) struct SavedJobs {
 impl SavedJobs {
     /// Reads a directory; `former` are the jobs before. Blocks on the disk.
     ///
-    /// `keep` gets the jobs as they are whenever some more files have been read. Whoever keeps them in the place of those
-    /// before never has all jobs in two versions.
+    /// `keep` gets the jobs as they are whenever some more files have changed. Whoever keeps them in the place of those
+    /// before never has all jobs in two versions. If nothing has changed, `former` itself is returned.
     pub(crate) fn load(directory: &Path, former: Arc<Self>, mut keep: impl FnMut(Arc<Self>)) -> Arc<Self> {
+        let mut now = former;
         let (names, faults) = match names(directory) {
             Ok(found) => found,
             Err(error) => {
-                let fault = fault(directory, 0, format!("it cannot be read: {error}"));
-                return Arc::new(Self { entries: former.entries.clone(), faults: vec![fault] });
+                let faults = vec![fault(directory, 0, format!("it cannot be read: {error}"))];
+                if now.faults != faults {
+                    Arc::make_mut(&mut now).faults = faults;
+                }
+                return now;
             }
         };
         let bytes = AtomicU64::new(0);
-        let mut now = former;
         for some in names.chunks(AT_ONCE) {
-            let read = read_all(some, &SavedReading { directory, former: &now, bytes: &bytes });
-            Arc::make_mut(&mut now).entries.extend(read);
-            keep(now.clone());
+            let mut read = read_all(some, &SavedReading { directory, former: &now, bytes: &bytes });
+            read.retain(|(name, entry)| now.entries.get(name) != Some(entry));
+            if !read.is_empty() {
+                Arc::make_mut(&mut now).entries.extend(read);
+                keep(now.clone());
+            }
         }
-        let this = Arc::make_mut(&mut now);
-        this.entries.retain(|name, _| names.binary_search(name).is_ok());
-        this.faults = faults;
+        if now.faults != faults || now.entries.len() != names.len() {
+            let this = Arc::make_mut(&mut now);
+            this.entries.retain(|name, _| names.binary_search(name).is_ok());
+            this.faults = faults;
+        }
         now
     }
 
@@ -158,16 +165,6 @@ impl SavedJobs {
     /// All schedules, by name.
     pub(crate) fn schedules(&self) -> impl Iterator<Item = (&str, &LoadedSchedule)> {
         self.entries.iter().filter_map(|(name, entry)| Some((name.as_str(), entry.schedule()?)))
-    }
-
-    /// A number that changes with what any file has, and with what is wrong.
-    pub(super) fn state(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        for (name, entry) in &self.entries {
-            (name, entry.job.as_ref().map(|job| job.hash)).hash(&mut hasher);
-        }
-        self.all_faults().for_each(|fault| fault.to_string().hash(&mut hasher));
-        hasher.finish()
     }
 
     /// How many there are, and how much is wrong.
@@ -226,9 +223,9 @@ impl SavedReading<'_> {
         let before = self.former.entries.get(name).and_then(|entry| entry.job.clone());
         let text = read(&path).and_then(|text| {
             let length = text.len() as u64;
-            let text =
-                Some(text).filter(|_| self.bytes.fetch_add(length, Ordering::Relaxed) + length <= MOST_BYTES);
-            text.ok_or_else(|| format!("all files together are longer than {MOST_BYTES} bytes"))
+            let so_far = self.bytes.fetch_add(length, Ordering::Relaxed) + length;
+            let wrong = || format!("all files together are longer than {MOST_BYTES} bytes");
+            if so_far <= MOST_BYTES { Ok(text) } else { Err(wrong()) }
         });
         let text = text.map_err(|what| fault(&path, 0, what));
         let entry = match text.and_then(|text| loaded(&path, text, before.as_ref(), patterns)) {

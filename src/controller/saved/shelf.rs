@@ -53,7 +53,8 @@ impl SavedShelf {
         let former = self.now();
         let Some(directory) = directory else { return self.jobs.store(Arc::default()) };
         let known: BTreeSet<String> = former.all_faults().map(ToString::to_string).collect();
-        let before = former.state();
+        // It leaves the jobs themselves free to go.
+        let before = Arc::downgrade(&former);
         let shelf = self.jobs.clone();
         let read = move || SavedJobs::load(&directory, former, |some| shelf.store(some));
         let jobs = match tokio::task::spawn_blocking(read).await {
@@ -67,7 +68,7 @@ impl SavedShelf {
             tracing::warn!(fault = %fault, "a saved job is broken, its last good version stays");
         });
         let (count, broken) = jobs.counts();
-        if jobs.state() != before {
+        if !std::ptr::eq(Arc::as_ptr(&jobs), before.as_ptr()) {
             tracing::info!(count, broken, "read the saved jobs");
         }
         self.jobs.store(jobs);

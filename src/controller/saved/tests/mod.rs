@@ -418,6 +418,8 @@ fn a_reload_of_many_never_has_all_of_them_in_two_versions() {
     });
     assert!(left.is_sorted_by(|one, next| one > next) && left.last() == Some(&0), "{left:?}");
     assert!(left.len() > 1 && after == shelf);
+    let again = SavedJobs::load(folder.path(), after.clone(), |_| panic!("nothing has changed"));
+    assert!(Arc::ptr_eq(&after, &again));
 }
 
 #[test]
